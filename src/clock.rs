@@ -1,0 +1,62 @@
+//! Where a device's time comes from: the machine's monotonic clock, or a simulation's.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use uroce_protocol::Instant;
+
+/// A source of time. Readings never go backwards.
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// The time now, since the clock's own epoch.
+    fn now(&self) -> Instant;
+}
+
+/// The machine's monotonic clock, counted from the clock's creation.
+#[derive(Debug)]
+pub struct MonotonicClock {
+    epoch: std::time::Instant,
+}
+
+impl MonotonicClock {
+    /// A clock that reads zero now.
+    pub fn new() -> Self {
+        Self { epoch: std::time::Instant::now() }
+    }
+}
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A simulation's clock: it stands still until it is set.
+#[derive(Debug, Default)]
+pub struct VirtualClock {
+    nanos: AtomicU64,
+}
+
+impl VirtualClock {
+    /// A clock that reads zero.
+    pub const fn new() -> Self {
+        Self { nanos: AtomicU64::new(0) }
+    }
+
+    /// Moves the clock forward to `instant`; does nothing when it is later already.
+    pub fn advance_to(&self, instant: Instant) {
+        self.nanos.fetch_max(instant.as_nanos(), Ordering::AcqRel);
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.nanos.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,3 @@
+//! A RoCE v2 NIC in user space.
+pub mod clock;
+pub mod link;

@@ -1,0 +1,131 @@
+//! How packets leave and arrive: one trait, several wires, and wrappers that observe or disturb.
+//!
+//! The unit is a *train*: packets of one queue pair to one destination, equal in length but for a shorter last
+//! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
+//! returns, and it is what makes user space fast.
+
+use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd};
+use uroce_protocol::Instant;
+
+/// The most bytes that a train holds: the largest UDP payload over IPv4.
+pub const MAX_TRAIN_BYTES: usize = 65_507;
+
+/// Packets to send: BTH to ICRC each, end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Train<'a> {
+    /// Where to; the UDP port is always [`uroce_protocol::wire::ROCE_PORT`].
+    pub destination: IpAddr,
+    /// The UDP source port, for path entropy. A link that cannot have it uses another and says so in
+    /// [`Link::source_port`].
+    pub source_port: u16,
+    /// The TOS or traffic class byte: six bits of DSCP, two of ECN.
+    pub traffic_class: u8,
+    /// The length of every packet but perhaps the last, which may be shorter.
+    pub segment_size: usize,
+    /// The packets. Segment i leaves with IPv4 Identification i and DF set, which its ICRC covers.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Train<'a> {
+    /// The packets one by one.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        self.bytes.chunks(self.segment_size.max(1))
+    }
+}
+
+/// What is known of a received train beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The sender's address.
+    pub source: IpAddr,
+    /// The sender's UDP port: anything, never a reason to refuse.
+    pub source_port: u16,
+    /// The address it was sent to.
+    pub destination: IpAddr,
+    /// The TOS or traffic class byte as it arrived.
+    pub traffic_class: u8,
+    /// The IPv4 Identification of the first segment, where the link sees it; segment i then has this + i.
+    pub ip_id: Option<u16>,
+    /// The length of every packet but perhaps the last.
+    pub segment_size: usize,
+    /// The length of the whole train.
+    pub length: usize,
+}
+
+/// Where a link puts one received train.
+pub struct ReceiveBuffer {
+    bytes: Box<[u8]>,
+}
+
+impl ReceiveBuffer {
+    /// A buffer that holds any UDP payload.
+    pub fn new() -> Self {
+        Self { bytes: vec![0; 1 << 16].into_boxed_slice() }
+    }
+
+    /// All of it, for a link to fill.
+    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// The packets of the train that `arrival` describes.
+    pub fn segments(&self, arrival: &Arrival) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.bytes[..arrival.length].chunks(arrival.segment_size.max(1))
+    }
+}
+
+impl Default for ReceiveBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ReceiveBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveBuffer").finish_non_exhaustive()
+    }
+}
+
+/// What a link can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// The largest IP packet in bytes (an interface's MTU): sets the port's active path MTU.
+    pub network_mtu: usize,
+    /// The most packets in one train: 1 where there is no segmentation offload.
+    pub train_segments: usize,
+    /// How many bytes may be in flight towards this link before its receive buffer may overflow.
+    pub receive_capacity: usize,
+}
+
+/// A wire. Methods take `&self`: any thread may send while another receives.
+pub trait Link: Send + Sync + fmt::Debug {
+    /// The local address, which is the device's identity.
+    fn address(&self) -> IpAddr;
+
+    /// What it can do.
+    fn limits(&self) -> LinkLimits;
+
+    /// The UDP source port that packets which ask for `wanted` will carry; their ICRC covers it.
+    fn source_port(&self, wanted: u16) -> u16;
+
+    /// Sends a train. Never blocks: `WouldBlock` means that nothing was taken and the caller keeps the train until
+    /// the descriptor of [`Self::readiness`] is writable (or, without one, may retry at once). Any other error
+    /// means that the train is lost, as packets get lost.
+    fn send(&self, now: Instant, train: &Train<'_>) -> io::Result<()>;
+
+    /// Takes one train that has arrived, `None` when there is none. Only one caller at a time.
+    fn receive(&self, now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>>;
+
+    /// A descriptor that is readable when a train has arrived; `None` for links in virtual time.
+    fn readiness(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When [`Self::handle_timeout`] wants to be called (a wrapper that holds packets back).
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Lets go of what was held back until `now`.
+    fn handle_timeout(&self, now: Instant) {
+        let _ = now;
+    }
+}
