@@ -20,6 +20,8 @@
 pub mod memory;
 pub mod psn;
 pub mod rc;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod time;
 pub mod wire;
 
