@@ -86,6 +86,12 @@ pub struct PathAttributes {
     pub quirks: Quirks,
 }
 
+impl Default for PathAttributes {
+    fn default() -> Self {
+        Self { destination: Qpn::new(0), mtu: Mtu::default(), pkey: PKey::DEFAULT, quirks: Quirks::default() }
+    }
+}
+
 /// What the requester is told when the queue pair becomes ready to send (`IBV_QPS_RTS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterAttributes {
@@ -103,6 +109,21 @@ pub struct RequesterAttributes {
     pub rnr_retry: u8,
     /// Bounds of the window over unacknowledged bytes.
     pub window: WindowConfig,
+}
+
+impl Default for RequesterAttributes {
+    /// What perftest and the pingpong examples of rdma-core ask for, more or less: 67 ms, 7 retries.
+    fn default() -> Self {
+        Self {
+            path: PathAttributes::default(),
+            first_psn: Psn::new(0),
+            max_rd_atomic: 16,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            window: WindowConfig::default(),
+        }
+    }
 }
 
 /// What the responder is told when the queue pair becomes ready to receive (`IBV_QPS_RTR`).

@@ -1,0 +1,206 @@
+//! What leaves, and when.
+
+use super::queue::{WorkRequest, consumes_receive};
+use super::{CreditLimit, LastTransmit, Requester, Span, State};
+use crate::{
+    Instant,
+    rc::{SendOperation, Source, Transmit, WcStatus},
+    wire::{AtomicEth, Bth, Extended, Msn, Opcode, Operation, Repr, Reth},
+};
+
+/// A packet with AckReq leaves at least this often within a message, in payload bytes. The window asks for it
+/// earlier when it is small.
+const ACK_INTERVAL: u64 = 64 << 10;
+
+/// Never this many packets unacknowledged: half the PSN space, less one (IBTA C9-2).
+const MAX_UNACKNOWLEDGED: u64 = (1 << 23) - 1;
+
+impl Requester {
+    /// The next packet to send, if window, credits, fences and timers allow one.
+    ///
+    /// One READ work request longer than a fraction of the window becomes several READ requests on the wire:
+    /// nobody acknowledges READ responses, so asking for no more than the local receive buffer holds is the only
+    /// way to keep them from overflowing it.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+        let end = self.next_end()?;
+        let request = self.queue.get(self.cursor)?;
+        let first_packet = self.next - request.first;
+        let last_packet = end - request.first;
+        let ends = end == request.end();
+        let retransmission = self.next < self.sent;
+
+        let mtu = self.attributes.path.mtu;
+        let length = request.bytes_between(first_packet, last_packet, mtu);
+        let is_answered = is_answered(request.operation);
+        let payload = if is_answered { 0 } else { length };
+        self.unrequested += payload;
+        let ack_request = ends || is_answered || self.unrequested >= ACK_INTERVAL.min(self.window.size() / 4);
+        if ack_request {
+            self.unrequested = 0;
+        }
+
+        let (operation, extended) = headers(request, first_packet, length, mtu.bytes() as u64, ends);
+        let mut bth = Bth::new(Opcode::rc(operation), self.attributes.path.destination, self.psn(self.next));
+        bth.pkey = self.attributes.path.pkey;
+        bth.pad = (payload.wrapping_neg() & 3) as u8;
+        bth.ack_request = ack_request;
+        bth.solicited = ends && request.solicited && consumes_receive(request.operation);
+
+        self.last_transmit = Some(LastTransmit { cursor: self.cursor, next: self.next, sent: self.sent });
+        if is_answered && !retransmission {
+            self.outstanding.push_back(Span { first: self.next, end });
+        }
+        if retransmission {
+            self.counters.retransmitted_packets += 1;
+        }
+        let source_at = (self.cursor, first_packet * mtu.bytes() as u64);
+        self.next = end;
+        self.sent = self.sent.max(end);
+        if ends {
+            self.cursor += 1;
+        }
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = self.ack_timeout.map(|timeout| now + timeout);
+        }
+
+        let source = match self.queue.get(source_at.0) {
+            Some(request) if payload > 0 => request.source(source_at.1, payload as usize),
+            _ => Source::Empty,
+        };
+        Some(Transmit { header: Repr { bth, xrc_srqn: None, extended }, source, retransmission })
+    }
+
+    /// The payload of the packet that [`Self::poll_transmit`] returned last could not be read: its work request
+    /// fails with `status` once all before it have completed, and the queue pair with it.
+    pub fn transmit_failed(&mut self, status: WcStatus) {
+        let Some(last) = self.last_transmit.take() else { return };
+        let Some(request) = self.queue.get_mut(last.cursor) else { return };
+        request.failed = Some(status);
+        self.next = last.next;
+        self.sent = last.sent;
+        self.cursor = last.cursor;
+        if self.unacknowledged == self.sent {
+            self.ack_deadline = None;
+        }
+        self.fail_if_due();
+    }
+
+    /// How many packets a READ request on the wire asks for at most. Chunks lie on a fixed grid from the start of
+    /// the work request, so that a request that is sent again from its middle stays within one original request:
+    /// a responder may refuse what reaches beyond (rxe does).
+    pub(super) fn read_chunk_packets(&self) -> u64 {
+        let bytes = u64::from(self.attributes.window.maximum / 4).max(16 << 10);
+        (bytes / self.attributes.path.mtu.bytes() as u64).max(1)
+    }
+
+    /// One past the last sequence number of the next packet, if one may leave now.
+    fn next_end(&self) -> Option<u64> {
+        if self.state != State::Connected || self.rnr_deadline.is_some() {
+            return None;
+        }
+        let request = self.queue.get(self.cursor)?;
+        if request.failed.is_some() {
+            return None;
+        }
+        let is_new = self.next >= self.sent;
+        if self.next == request.first && !self.may_start(request, is_new) {
+            return None;
+        }
+        let is_answered = is_answered(request.operation);
+        if is_answered && is_new && self.outstanding.len() >= usize::from(self.attributes.max_rd_atomic) {
+            return None;
+        }
+        let end = if matches!(request.operation, SendOperation::Read { .. }) {
+            let chunk = self.read_chunk_packets();
+            let position = self.next - request.first;
+            request.end().min(request.first + (position / chunk + 1) * chunk)
+        } else {
+            self.next + 1
+        };
+        self.fits_window(request, end).then_some(end)
+    }
+
+    fn may_start(&self, request: &WorkRequest, is_new: bool) -> bool {
+        if request.fence && self.outstanding.front().is_some_and(|span| span.first < request.first) {
+            return false;
+        }
+        !is_new || (!self.draining && self.has_credit(request))
+    }
+
+    /// Whether the peer has a receive for the request, as far as it has told, or whether one more message may
+    /// find out. With nothing outstanding there is no ACK to wait for, so one message may always leave.
+    fn has_credit(&self, request: &WorkRequest) -> bool {
+        let CreditLimit::Limit(limit) = self.credit_limit else { return true };
+        !consumes_receive(request.operation)
+            || self.unacknowledged == self.sent
+            || Msn::new(request.ssn as u32).distance_from(limit) <= 1
+    }
+
+    fn fits_window(&self, request: &WorkRequest, end: u64) -> bool {
+        if self.next == self.unacknowledged {
+            return true;
+        }
+        let mtu = self.attributes.path.mtu;
+        let in_flight = request.cost_at(end, mtu) - self.queue.cost_at(0, self.unacknowledged, mtu);
+        in_flight <= self.window.size() && end - self.unacknowledged <= MAX_UNACKNOWLEDGED
+    }
+}
+
+/// Whether a request is answered with data, not with a mere acknowledgement.
+pub(super) const fn is_answered(operation: SendOperation) -> bool {
+    matches!(operation, SendOperation::Read { .. } | SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. })
+}
+
+/// The operation and extended headers of the packet at position `packet` of its request; `length` is its payload,
+/// or what a READ request asks for.
+fn headers(request: &WorkRequest, packet: u64, length: u64, mtu: u64, ends: bool) -> (Operation, Extended) {
+    use Operation::{
+        CompareSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendLastWithImmediate, SendLastWithInvalidate,
+        SendMiddle, SendOnly, SendOnlyWithImmediate, SendOnlyWithInvalidate, WriteFirst, WriteLast,
+        WriteLastWithImmediate, WriteMiddle, WriteOnly, WriteOnlyWithImmediate,
+    };
+    let starts = packet == 0;
+    let reth = |address: u64, rkey, length: u64| Reth { address, rkey, length: length as u32 };
+    match request.operation {
+        SendOperation::Send | SendOperation::SendWithImmediate(_) | SendOperation::SendWithInvalidate(_) if !ends => {
+            (if starts { SendFirst } else { SendMiddle }, Extended::None)
+        }
+        SendOperation::Send => (if starts { SendOnly } else { SendLast }, Extended::None),
+        SendOperation::SendWithImmediate(immediate) => {
+            (if starts { SendOnlyWithImmediate } else { SendLastWithImmediate }, Extended::Immediate(immediate))
+        }
+        SendOperation::SendWithInvalidate(rkey) => {
+            (if starts { SendOnlyWithInvalidate } else { SendLastWithInvalidate }, Extended::Invalidate(rkey))
+        }
+        SendOperation::Write { address, rkey } | SendOperation::WriteWithImmediate { address, rkey, .. } if !ends => {
+            if starts {
+                (WriteFirst, Extended::Reth(reth(address, rkey, request.length)))
+            } else {
+                (WriteMiddle, Extended::None)
+            }
+        }
+        SendOperation::Write { address, rkey } => {
+            if starts {
+                (WriteOnly, Extended::Reth(reth(address, rkey, request.length)))
+            } else {
+                (WriteLast, Extended::None)
+            }
+        }
+        SendOperation::WriteWithImmediate { address, rkey, immediate } => {
+            if starts {
+                (WriteOnlyWithImmediate, Extended::RethImmediate(reth(address, rkey, request.length), immediate))
+            } else {
+                (WriteLastWithImmediate, Extended::Immediate(immediate))
+            }
+        }
+        SendOperation::Read { address, rkey } => {
+            (ReadRequest, Extended::Reth(reth(address.wrapping_add(packet * mtu), rkey, length)))
+        }
+        SendOperation::CompareSwap { address, rkey, compare, swap } => {
+            (CompareSwap, Extended::Atomic(AtomicEth { address, rkey, swap_or_add: swap, compare }))
+        }
+        SendOperation::FetchAdd { address, rkey, add } => {
+            (FetchAdd, Extended::Atomic(AtomicEth { address, rkey, swap_or_add: add, compare: 0 }))
+        }
+    }
+}
