@@ -11,7 +11,7 @@ mod packet;
 mod types;
 
 pub use bth::Bth;
-pub use extended::{Aeth, AtomicEth, CreditCode, Deth, Extended, Feth, NakCode, Reth, Syndrome, rnr_timer};
+pub use extended::{Aeth, AtomicEth, CreditCode, Deth, Extended, Feth, NakCode, Reth, Syndrome, XrcEth, rnr_timer};
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, PacketError, Repr};
 pub use types::{Msn, Mtu, PKey, QKey, Qpn, RKey, XrcSrqn};
