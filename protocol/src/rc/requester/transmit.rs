@@ -67,7 +67,7 @@ impl Requester {
             Some(request) if payload > 0 => request.source(source_at.1, payload as usize),
             _ => Source::Empty,
         };
-        Some(Transmit { header: Repr { bth, xrc_srqn: None, extended }, source, retransmission })
+        Some(Transmit { header: Repr::new(bth, extended), source, retransmission })
     }
 
     /// The payload of the packet that [`Self::poll_transmit`] returned last could not be read: its work request
