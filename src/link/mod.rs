@@ -4,6 +4,12 @@
 //! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
 //! returns, and it is what makes user space fast.
 
+mod stamp;
+mod sys;
+pub mod udp;
+
+pub use udp::{UdpConfig, UdpLink, free_loopback_address};
+
 use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd};
 use uroce_protocol::Instant;
 
@@ -93,7 +99,8 @@ pub struct LinkLimits {
     pub network_mtu: usize,
     /// The most packets in one train: 1 where there is no segmentation offload.
     pub train_segments: usize,
-    /// How many bytes may be in flight towards this link before its receive buffer may overflow.
+    /// How many packet bytes may be in flight towards this link, from all its peers together, before its receive
+    /// buffer may overflow. A packet of less than 512 bytes counts as 512: memory is held by the packet too.
     pub receive_capacity: usize,
 }
 

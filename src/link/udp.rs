@@ -1,0 +1,372 @@
+//! The default wire: UDP sockets, no privilege.
+//!
+//! One socket bound to (address, 4791) receives everything. Sending goes through it too, or through one of up to
+//! [`SOURCE_PORTS`] further sockets that differ in nothing but their port, so that routers which hash ports spread
+//! queue pairs over paths.
+//!
+//! The ICRC covers fields of the IP header that a socket does not choose. Two rules make them known all the same:
+//! the sockets are never connected and set Don't Fragment, for which Linux writes Identification 0; and a train
+//! that leaves as one segmentation-offload send (`UDP_SEGMENT`) is numbered 0, 1, 2 …, again from 0 at each send.
+//! IPv6 has no Identification, and its variable fields are masked.
+//!
+//! Segmentation offload is worth a factor of ten. Where the kernel has none (before Linux 4.18, or a device without
+//! checksum offload), every packet is sent by itself and [`LinkLimits::train_segments`] is 1.
+
+use super::{Arrival, Link, LinkLimits, MAX_TRAIN_BYTES, ReceiveBuffer, Train, stamp, sys};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{
+    io::{self, IoSlice},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use uroce_protocol::{Instant, wire::ROCE_PORT};
+
+/// How many source ports a link uses at most, beside 4791: each is a socket.
+pub const SOURCE_PORTS: usize = 64;
+
+/// What Linux takes in one segmentation-offload send since 6.9; before, 64.
+const MAX_SEGMENTS: usize = 128;
+
+/// How a [`UdpLink`] is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// Send trains by `UDP_SEGMENT` where the kernel can.
+    pub segmentation_offload: bool,
+    /// Receive trains by `UDP_GRO` where the kernel can.
+    pub receive_offload: bool,
+    /// The receive buffer to ask the kernel for, in bytes. It silently grants `net.core.rmem_max` at most.
+    pub receive_buffer: usize,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self { segmentation_offload: true, receive_offload: true, receive_buffer: 8 << 20 }
+    }
+}
+
+/// RoCE v2 over UDP sockets.
+#[derive(Debug)]
+pub struct UdpLink {
+    address: IpAddr,
+    /// The interface of an IPv6 link-local address, else 0.
+    scope: u32,
+    socket: Socket,
+    /// Slot n holds the first port that was asked for among those equal to n modulo the number of slots; later
+    /// ones share it. `None`: no port could be had.
+    ports: [OnceLock<Option<PortSocket>>; SOURCE_PORTS],
+    network_mtu: usize,
+    receive_capacity: usize,
+    /// Segments that one send may hold. Falls to 1 when a device turns out to have no checksum offload.
+    train_segments: AtomicUsize,
+}
+
+/// A socket that sends from another port than 4791.
+#[derive(Debug)]
+struct PortSocket {
+    port: u16,
+    socket: Socket,
+}
+
+impl UdpLink {
+    /// A link at `address`, which must be an address of this machine.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` when the machine does not have the address, `AddrInUse` when another program (or the
+    /// kernel's rxe) has port 4791 there, `InvalidInput` for a multicast or unspecified address. The message says
+    /// how to mend it.
+    pub fn open(address: IpAddr, config: &UdpConfig) -> io::Result<Self> {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a device needs one unicast address of this machine, and {address} is none"),
+            ));
+        }
+        let interface = sys::interface_of(address)?;
+        let scope = match (address, &interface) {
+            (IpAddr::V6(v6), Some(interface)) if v6.is_unicast_link_local() => interface.index,
+            _ => 0,
+        };
+        let socket = bind(address, scope, ROCE_PORT).map_err(|error| explain(error, address))?;
+        let receive_buffer = prepare_receiving(&socket, address, config)?;
+        let train_segments = if config.segmentation_offload { probe_segmentation(address, scope)? } else { 1 };
+        tracing::debug!(%address, ?interface, receive_buffer, train_segments, "UDP link open");
+        Ok(Self {
+            address,
+            scope,
+            socket,
+            ports: [const { OnceLock::new() }; SOURCE_PORTS],
+            // An address of no interface is a local route (`ip route add local …`): assume Ethernet.
+            network_mtu: interface.map_or(1500, |interface| interface.mtu),
+            receive_capacity: receive_capacity(receive_buffer),
+            train_segments: AtomicUsize::new(train_segments),
+        })
+    }
+
+    /// A link at the first of 127.0.0.1, 127.0.0.2 … 127.0.0.254 whose port 4791 is free: what a device without a
+    /// configured address takes.
+    ///
+    /// # Errors
+    /// `AddrInUse` when all are taken, and whatever [`Self::open`] fails with.
+    pub fn open_loopback(config: &UdpConfig) -> io::Result<Self> {
+        for host in 1..=254 {
+            match Self::open(Ipv4Addr::new(127, 0, 0, host).into(), config) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                result => return result,
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!(
+                "UDP port {ROCE_PORT} is taken on every address from 127.0.0.1 to 127.0.0.254: a program or the \
+                 kernel's rdma_rxe module holds it for all addresses (`ss -lun` shows which; `rmmod rdma_rxe` \
+                 frees it)"
+            ),
+        ))
+    }
+
+    /// The socket that sends from `port`; the second value says that it is not 4791's.
+    fn transmit_socket(&self, port: u16) -> &Socket {
+        match self.ports[slot(port)].get() {
+            Some(Some(found)) if found.port == port => &found.socket,
+            _ => &self.socket,
+        }
+    }
+
+    fn socket_address(&self, destination: IpAddr) -> io::Result<SockAddr> {
+        match (self.address, destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => Ok(SocketAddr::new(destination, ROCE_PORT).into()),
+            (IpAddr::V6(_), IpAddr::V6(v6)) => {
+                let scope = if v6.is_unicast_link_local() { self.scope } else { 0 };
+                Ok(SocketAddrV6::new(v6, ROCE_PORT, 0, scope).into())
+            }
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{destination} cannot be reached from {}: they differ in IP version", self.address),
+            )),
+        }
+    }
+
+    /// Sends a train that holds more packets than the kernel takes at once as several, each with the ICRCs that
+    /// its own numbering calls for. Only what comes before a full socket buffer is known to have left; the rest of
+    /// the train is lost then, as packets get lost.
+    fn send_in_pieces(&self, socket: &Socket, to: &SockAddr, train: &Train<'_>, segments: usize) -> io::Result<()> {
+        let mut restamped = Vec::new();
+        for (index, piece) in train.bytes.chunks(train.segment_size * segments).enumerate() {
+            let mut bytes = piece;
+            if self.address.is_ipv4() && index > 0 {
+                restamped.clear();
+                restamped.extend_from_slice(piece);
+                for (at, packet) in restamped.chunks_mut(train.segment_size).enumerate() {
+                    stamp::restamp(packet, (index * segments + at) as u16, at as u16);
+                }
+                bytes = &restamped;
+            }
+            match send_one(socket, to, &Train { bytes, ..*train }) {
+                Err(error) if index > 0 && error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link for UdpLink {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn limits(&self) -> LinkLimits {
+        LinkLimits {
+            network_mtu: self.network_mtu,
+            train_segments: self.train_segments.load(Ordering::Relaxed),
+            receive_capacity: self.receive_capacity,
+        }
+    }
+
+    fn source_port(&self, wanted: u16) -> u16 {
+        if wanted == ROCE_PORT {
+            return ROCE_PORT;
+        }
+        self.ports[slot(wanted)]
+            .get_or_init(|| PortSocket::open(self.address, self.scope, wanted))
+            .as_ref()
+            .map_or(ROCE_PORT, |found| found.port)
+    }
+
+    fn send(&self, _now: Instant, train: &Train<'_>) -> io::Result<()> {
+        if train.segment_size == 0 || train.bytes.is_empty() || train.bytes.len() > MAX_TRAIN_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a train of {} bytes in packets of {}", train.bytes.len(), train.segment_size),
+            ));
+        }
+        let to = self.socket_address(train.destination)?;
+        let socket = self.transmit_socket(train.source_port);
+        let segments = self.train_segments.load(Ordering::Relaxed);
+        if train.segments().len() > segments {
+            return self.send_in_pieces(socket, &to, train, segments);
+        }
+        match send_one(socket, &to, train) {
+            // The device that leads there cannot compute UDP checksums, without which Linux does not segment.
+            Err(error) if error.raw_os_error() == Some(libc::EIO) && train.segments().len() > 1 => {
+                tracing::warn!(address = %self.address, "no segmentation offload on this path: sending packets singly");
+                self.train_segments.store(1, Ordering::Relaxed);
+                self.send_in_pieces(socket, &to, train, 1)
+            }
+            result => result,
+        }
+    }
+
+    fn receive(&self, _now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>> {
+        loop {
+            let received = match sys::receive(self.socket.as_fd(), buffer.as_mut_bytes()) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            // An empty datagram has no segments, and a truncated one no ICRC: no peer of ours sends either.
+            if received.length == 0 || received.truncated {
+                continue;
+            }
+            return Ok(Some(Arrival {
+                source: received.source.ip(),
+                source_port: received.source.port(),
+                destination: self.address,
+                traffic_class: received.traffic_class,
+                ip_id: None,
+                segment_size: received.segment_size.unwrap_or(received.length),
+                length: received.length,
+            }));
+        }
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+impl PortSocket {
+    /// A socket for `wanted`, or for another port of the same slot in RoCE's range (0xc000 and above) when that is
+    /// taken or reserved.
+    fn open(address: IpAddr, scope: u32, wanted: u16) -> Option<Self> {
+        let others = (0xc000_u16..=0xffff).step_by(SOURCE_PORTS).take(16).map(|base| base | slot(wanted) as u16);
+        for port in std::iter::once(wanted).chain(others).filter(|&port| port != 0) {
+            let Ok(socket) = bind(address, scope, port) else { continue };
+            // Nobody reads this socket: what strangers send there may hold no memory.
+            if let Err(error) = socket.set_recv_buffer_size(0) {
+                tracing::debug!(%error, port, "receive buffer of a transmit socket");
+            }
+            return Some(Self { port, socket });
+        }
+        tracing::debug!(%address, wanted, "no source port to be had: sending from {ROCE_PORT}");
+        None
+    }
+}
+
+/// The first of 127.0.0.1, 127.0.0.2 … whose port 4791 is free. Another program may take it before the caller
+/// does: [`UdpLink::open_loopback`] has no such gap.
+///
+/// # Errors
+/// As [`UdpLink::open_loopback`].
+pub fn free_loopback_address() -> io::Result<IpAddr> {
+    UdpLink::open_loopback(&UdpConfig::default()).map(|link| link.address)
+}
+
+const fn slot(port: u16) -> usize {
+    port as usize % SOURCE_PORTS
+}
+
+fn send_one(socket: &Socket, to: &SockAddr, train: &Train<'_>) -> io::Result<()> {
+    let segmented = train.bytes.len() > train.segment_size;
+    let options = sys::SendOptions {
+        traffic_class: (train.traffic_class != 0).then_some(train.traffic_class),
+        // A train never exceeds 65,507 bytes, so a segment of it does not either.
+        segment_size: segmented.then_some(train.segment_size as u16),
+    };
+    sys::send(socket.as_fd(), to, &[IoSlice::new(train.bytes)], options)
+}
+
+/// A non-blocking datagram socket whose packets carry Don't Fragment and Identification 0.
+fn bind(address: IpAddr, scope: u32, port: u16) -> io::Result<Socket> {
+    let name: SocketAddr = match address {
+        IpAddr::V4(v4) => (v4, port).into(),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
+    };
+    let socket = Socket::new(Domain::for_address(name), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    // Clamped silently to net.core.wmem_max; on loopback a sent packet is charged to its receiver at once.
+    socket.set_send_buffer_size(4 << 20)?;
+    match address {
+        IpAddr::V4(_) => {
+            sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        }
+        IpAddr::V6(_) => {
+            socket.set_only_v6(true)?;
+            sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        }
+    }
+    socket.bind(&name.into())?;
+    Ok(socket)
+}
+
+/// Sets up what the receiving socket needs beyond [`bind`]; returns the size of its buffer.
+fn prepare_receiving(socket: &Socket, address: IpAddr, config: &UdpConfig) -> io::Result<usize> {
+    match address {
+        IpAddr::V4(_) => socket.set_recv_tos_v4(true)?,
+        IpAddr::V6(_) => socket.set_recv_tclass_v6(true)?,
+    }
+    if config.receive_offload
+        && let Err(error) = sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)
+    {
+        tracing::debug!(%error, "no UDP receive offload: packets arrive one by one");
+    }
+    socket.set_recv_buffer_size(config.receive_buffer)?;
+    socket.recv_buffer_size()
+}
+
+/// How many packet bytes may be in flight towards a receive buffer that the kernel reports as `granted` bytes.
+///
+/// The kernel charges a datagram the memory that it takes up, not its length: 2.0 to 2.2 bytes per byte for a full
+/// packet at any path MTU, about 1 within a merged train, but 832 to 1280 for the smallest. And it gives memory
+/// back in steps of a quarter of the buffer. Two fifths leave room for all of that (measured on Linux 6.18), as
+/// long as a packet of less than 512 bytes is counted as 512.
+const fn receive_capacity(granted: usize) -> usize {
+    granted / 5 * 2
+}
+
+/// How many segments the kernel takes in one `UDP_SEGMENT` send: 128, 64 before Linux 6.9, 1 before 4.18. Found by
+/// trying, over loopback.
+fn probe_segmentation(address: IpAddr, scope: u32) -> io::Result<usize> {
+    let socket = bind(address, scope, 0)?;
+    let to = socket.local_addr()?;
+    let options = sys::SendOptions { traffic_class: None, segment_size: Some(1) };
+    for segments in [MAX_SEGMENTS, 64] {
+        if sys::send(socket.as_fd(), &to, &[IoSlice::new(&[0; MAX_SEGMENTS][..segments])], options).is_ok() {
+            return Ok(segments);
+        }
+    }
+    Ok(1)
+}
+
+/// Says what is wrong with an address, and how to mend it.
+fn explain(error: io::Error, address: IpAddr) -> io::Error {
+    let kind = error.kind();
+    let message = match kind {
+        io::ErrorKind::AddrNotAvailable => format!(
+            "{address} is not an address of this machine: choose one that `ip address` shows, or any in 127.0.0.0/8"
+        ),
+        io::ErrorKind::AddrInUse => format!(
+            "UDP port {ROCE_PORT} of {address} is taken, by another uroce device or by the kernel's rdma_rxe module: \
+             choose another address (127.0.0.2, say), or end what holds it (`ss -lunp` shows it)"
+        ),
+        _ => format!("cannot bind UDP port {ROCE_PORT} of {address}: {error}"),
+    };
+    io::Error::new(kind, message)
+}
+
+#[cfg(test)]
+mod tests;
