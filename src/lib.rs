@@ -1,3 +1,5 @@
 //! A RoCE v2 NIC in user space.
 pub mod clock;
 pub mod link;
+mod nic;
+pub mod verbs;

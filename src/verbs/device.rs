@@ -1,0 +1,165 @@
+//! The device: opening it, and what is the device's rather than a context's.
+
+use super::{Context, Counters, Gid, Mtu, Quirks, Result};
+use crate::{clock::Clock, link::Link};
+use std::{net::IpAddr, sync::Arc};
+use uroce_protocol::Instant;
+
+/// A running NIC: one local address, its socket, and the thread that makes progress when no program thread does.
+///
+/// It stops when the last handle to it, or to anything made from it, is gone.
+#[derive(Clone, Debug)]
+pub struct Device {
+    inner: Arc<()>,
+}
+
+/// Who makes progress when no program thread polls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// A thread of the device.
+    #[default]
+    Background,
+    /// Nobody: the caller calls [`Device::progress`]. For simulations.
+    Manual,
+}
+
+/// How to open a device. Every setting has a default; [`Self::build`] opens it.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct DeviceBuilder {
+    name: String,
+    address: Option<IpAddr>,
+    link: Option<Arc<dyn Link>>,
+    mtu: Mtu,
+    seed: Option<u64>,
+    progress: Progress,
+    clock: Option<Arc<dyn Clock>>,
+    quirks: Quirks,
+}
+
+impl Default for DeviceBuilder {
+    fn default() -> Self {
+        Self {
+            name: "uroce0".into(),
+            address: None,
+            link: None,
+            mtu: Mtu::Mtu4096,
+            seed: None,
+            progress: Progress::default(),
+            clock: None,
+            quirks: Quirks::default(),
+        }
+    }
+}
+
+impl DeviceBuilder {
+    /// The local address that the device is. Without it (and without [`Self::link`]) the first free loopback
+    /// address is taken: 127.0.0.1, 127.0.0.2, …
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// The device's name, `uroce0` by default.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The wire to use instead of a UDP socket of [`Self::address`]. Wrappers that observe or disturb
+    /// are links too: stack them and hand over the outermost.
+    pub fn link(mut self, link: Arc<dyn Link>) -> Self {
+        self.link = Some(link);
+        self
+    }
+
+    /// Caps the port's path MTU (`active_mtu`), which is otherwise the largest that the network carries.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = mtu;
+        self
+    }
+
+    /// Seeds keys and queue pair numbers, which are otherwise random: the same calls then give the same packets.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Who makes progress when no program thread polls.
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Where time comes from, by default the machine's monotonic clock.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// How to behave where the specification leaves room or rxe deviates from it.
+    pub fn quirks(mut self, quirks: Quirks) -> Self {
+        self.quirks = quirks;
+        self
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// What the system says when the address cannot be had: in use by another process, not local, not allowed.
+    pub fn build(self) -> Result<Device> {
+        todo!()
+    }
+}
+
+impl Device {
+    /// Starts describing a device.
+    pub fn builder() -> DeviceBuilder {
+        DeviceBuilder::default()
+    }
+
+    /// Its name (`ibv_get_device_name`).
+    pub fn name(&self) -> &str {
+        todo!()
+    }
+
+    /// Its EUI-64, in host order (`ibv_get_device_guid`): derived from its address.
+    pub fn guid(&self) -> u64 {
+        todo!()
+    }
+
+    /// The local address that it is.
+    pub fn address(&self) -> IpAddr {
+        todo!()
+    }
+
+    /// The GID of that address: index 0 of the port's table.
+    pub fn gid(&self) -> Gid {
+        Gid::from(self.address())
+    }
+
+    /// Opens it (`ibv_open_device`). Contexts of one device share its port but not its objects: each has its own
+    /// protection domains, queues and asynchronous events.
+    pub fn open(&self) -> Result<Context> {
+        let _ = &self.inner;
+        todo!()
+    }
+
+    /// What it has counted since it was built.
+    pub fn counters(&self) -> Counters {
+        todo!()
+    }
+
+    /// Makes progress on the caller's thread: takes in every train that has arrived, acts on every deadline that
+    /// has passed, sends what may be sent. Returns whether there was anything to do.
+    ///
+    /// Programs need not call it: polling a completion queue and the background thread do the same.
+    pub fn progress(&self) -> bool {
+        todo!()
+    }
+
+    /// When [`Self::progress`] will next have something to do of its own accord.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        todo!()
+    }
+}

@@ -1,0 +1,56 @@
+//! The verbs: libibverbs' objects and calls in Rust spelling, with the man pages' meaning.
+//!
+//! | libibverbs | here |
+//! |---|---|
+//! | `ibv_open_device` | [`Device::builder`], [`DeviceBuilder::build`], [`Device::open`] |
+//! | `ibv_query_device`, `_port`, `_gid`, `_pkey` | [`Context::query_device`] … |
+//! | `ibv_alloc_pd` | [`Context::alloc_pd`] |
+//! | `ibv_reg_mr`, `ibv_reg_mr_iova2` | [`ProtectionDomain::reg_mr`] (owns its memory), [`ProtectionDomain::reg_mr_raw`] |
+//! | `ibv_rereg_mr`, `ibv_dereg_mr` | [`MemoryRegion::rereg`], [`MemoryRegion::dereg`] |
+//! | `ibv_create_comp_channel`, `ibv_get_cq_event` | [`Context::create_comp_channel`], [`CompletionChannel::get_event`] |
+//! | `ibv_create_cq`, `ibv_poll_cq`, `ibv_req_notify_cq` | [`Context::create_cq`], [`CompletionQueue::poll`], [`CompletionQueue::req_notify`] |
+//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] |
+//! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
+//! | `ibv_get_async_event` | [`Context::get_async_event`] |
+//!
+//! # Handles
+//!
+//! Every object is a cheap handle: a clone names the same object, and an object keeps what it depends on alive
+//! (a queue pair its completion queues and protection domain). When the last handle goes, the object goes. To go
+//! by the verbs' rules instead, call `dealloc`, `dereg`, `destroy`: they answer `EBUSY` while something depends on
+//! the object, and once they have succeeded every further use of any clone answers `EINVAL`.
+//!
+//! # Threads
+//!
+//! Every method takes `&self` and may be called from many threads at once.
+//!
+//! # Memory
+//!
+//! Registered memory is shared with the device as it is with hardware that does DMA: from the moment that a work
+//! request or a key is handed out, bytes may change (or be read) at any time, without synchronization. A
+//! [`MemoryRegion`] that owns its memory therefore never lends it as a slice; its accessors copy. What a completion
+//! covers is ordered: bytes that were placed before it are visible to whoever polled it.
+
+mod completion_queue;
+mod context;
+mod device;
+mod memory_region;
+mod protection_domain;
+mod queue_pair;
+
+pub use crate::nic::{
+    AddressHandleAttributes, AsyncElement, AsyncEvent, AsyncEventType, Connection, Counters, DeviceAttributes, Error,
+    Gid, GidEntry, GlobalRoute, PORT, PortAttributes, PortState, PostError, QpAttributeMask, QpAttributes,
+    QpCapabilities, QpState, QpType, Result, WorkCompletion,
+};
+pub use completion_queue::{CompletionChannel, CompletionQueue, Notify};
+pub use context::Context;
+pub use device::{Device, DeviceBuilder, Progress};
+pub use memory_region::MemoryRegion;
+pub use protection_domain::ProtectionDomain;
+pub use queue_pair::{QpInitAttributes, QueuePair, ReceiveWorkRequest};
+pub use uroce_protocol::{
+    AccessFlags, Psn, Sge,
+    rc::{Buffers, Quirks, SendOperation, SendRequest as SendWorkRequest, WcOpcode, WcStatus},
+    wire::{Mtu, PKey, Qpn, RKey},
+};
