@@ -6,12 +6,15 @@
 
 mod bth;
 mod extended;
+mod frame;
+pub mod icrc;
 mod opcode;
 mod packet;
 mod types;
 
 pub use bth::Bth;
 pub use extended::{Aeth, AtomicEth, CreditCode, Deth, Extended, Feth, NakCode, Reth, Syndrome, XrcEth, rnr_timer};
+pub use frame::{DatagramHeader, Encapsulation, Frame, FrameError, LinkLayer};
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, PacketError, Repr};
 pub use types::{Msn, Mtu, PKey, QKey, Qpn, RKey, XrcSrqn};
