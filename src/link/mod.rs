@@ -4,6 +4,7 @@
 //! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
 //! returns, and it is what makes user space fast.
 
+pub mod sim;
 mod stamp;
 mod sys;
 pub mod udp;
@@ -36,6 +37,21 @@ impl<'a> Train<'a> {
     /// The packets one by one.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         self.bytes.chunks(self.segment_size.max(1))
+    }
+
+    /// Refuses a train without packets, with too many bytes, or with more than `segments` packets.
+    pub(crate) fn check(&self, segments: usize) -> io::Result<()> {
+        let bytes = self.bytes.len();
+        if self.segment_size > 0
+            && (1..=MAX_TRAIN_BYTES).contains(&bytes)
+            && bytes.div_ceil(self.segment_size) <= segments
+        {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a train of {bytes} bytes in packets of {} does not fit this link", self.segment_size),
+        ))
     }
 }
 

@@ -12,7 +12,7 @@
 //! Segmentation offload is worth a factor of ten. Where the kernel has none (before Linux 4.18, or a device without
 //! checksum offload), every packet is sent by itself and [`LinkLimits::train_segments`] is 1.
 
-use super::{Arrival, Link, LinkLimits, MAX_TRAIN_BYTES, ReceiveBuffer, Train, stamp, sys};
+use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, stamp, sys};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, IoSlice},
@@ -198,12 +198,8 @@ impl Link for UdpLink {
     }
 
     fn send(&self, _now: Instant, train: &Train<'_>) -> io::Result<()> {
-        if train.segment_size == 0 || train.bytes.is_empty() || train.bytes.len() > MAX_TRAIN_BYTES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a train of {} bytes in packets of {}", train.bytes.len(), train.segment_size),
-            ));
-        }
+        // A longer train than the kernel takes goes out in pieces.
+        train.check(usize::MAX)?;
         let to = self.socket_address(train.destination)?;
         let socket = self.transmit_socket(train.source_port);
         let segments = self.train_segments.load(Ordering::Relaxed);

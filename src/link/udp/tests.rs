@@ -1,5 +1,5 @@
 use super::*;
-use crate::link::ReceiveBuffer;
+use crate::link::{MAX_TRAIN_BYTES, ReceiveBuffer};
 use std::{
     net::Ipv6Addr,
     time::{Duration, Instant as WallInstant},
