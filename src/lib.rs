@@ -1,4 +1,5 @@
 //! A RoCE v2 NIC in user space.
+pub mod capture;
 pub mod clock;
 pub mod link;
 mod nic;
