@@ -4,14 +4,15 @@
 //! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
 //! returns, and it is what makes user space fast.
 
+pub mod fault;
 pub mod sim;
-mod stamp;
 mod sys;
 pub mod udp;
 
+pub use fault::{Fault, FaultSpec};
 pub use udp::{UdpConfig, UdpLink, free_loopback_address};
 
-use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd};
+use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, sync::Arc};
 use uroce_protocol::Instant;
 
 /// The most bytes that a train holds: the largest UDP payload over IPv4.
@@ -150,5 +151,39 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Lets go of what was held back until `now`.
     fn handle_timeout(&self, now: Instant) {
         let _ = now;
+    }
+}
+
+impl<L: Link + ?Sized> Link for Arc<L> {
+    fn address(&self) -> IpAddr {
+        (**self).address()
+    }
+
+    fn limits(&self) -> LinkLimits {
+        (**self).limits()
+    }
+
+    fn source_port(&self, wanted: u16) -> u16 {
+        (**self).source_port(wanted)
+    }
+
+    fn send(&self, now: Instant, train: &Train<'_>) -> io::Result<()> {
+        (**self).send(now, train)
+    }
+
+    fn receive(&self, now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>> {
+        (**self).receive(now, buffer)
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        (**self).readiness()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn handle_timeout(&self, now: Instant) {
+        (**self).handle_timeout(now);
     }
 }

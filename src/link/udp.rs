@@ -12,7 +12,7 @@
 //! Segmentation offload is worth a factor of ten. Where the kernel has none (before Linux 4.18, or a device without
 //! checksum offload), every packet is sent by itself and [`LinkLimits::train_segments`] is 1.
 
-use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, stamp, sys};
+use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, sys};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, IoSlice},
@@ -23,7 +23,10 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use uroce_protocol::{Instant, wire::ROCE_PORT};
+use uroce_protocol::{
+    Instant,
+    wire::{ROCE_PORT, icrc::restamp},
+};
 
 /// How many source ports a link uses at most, beside 4791: each is a socket.
 pub const SOURCE_PORTS: usize = 64;
@@ -161,7 +164,7 @@ impl UdpLink {
                 restamped.clear();
                 restamped.extend_from_slice(piece);
                 for (at, packet) in restamped.chunks_mut(train.segment_size).enumerate() {
-                    stamp::restamp(packet, (index * segments + at) as u16, at as u16);
+                    restamp(packet, (index * segments + at) as u16, at as u16);
                 }
                 bytes = &restamped;
             }

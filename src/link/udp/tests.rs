@@ -102,7 +102,7 @@ fn a_train_too_long_for_the_link_is_numbered_anew() {
     let (_, got, _) = receive(&b, bytes.len());
     for (id, (got, sent)) in got.iter().zip(bytes.chunks(100)).enumerate() {
         let mut expected = sent.to_vec();
-        stamp::restamp(&mut expected, id as u16, 0);
+        restamp(&mut expected, id as u16, 0);
         assert_eq!(*got, expected);
     }
     // IPv6 has no Identification, so nothing changes there: see `without_segmentation_offload_…`.
