@@ -4,11 +4,15 @@
 //! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
 //! returns, and it is what makes user space fast.
 
+pub mod capture;
 pub mod fault;
 pub mod sim;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod udp;
 
+pub use capture::{Capture, CaptureFile};
 pub use fault::{Fault, FaultSpec};
 pub use udp::{UdpConfig, UdpLink, free_loopback_address};
 

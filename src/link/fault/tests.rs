@@ -1,10 +1,12 @@
 use super::*;
-use crate::link::sim::{Network, PathConditions, SimLink};
+use crate::link::{
+    sim::{Network, PathConditions, SimLink},
+    testing::{emit, train_of},
+};
 use proptest::prelude::*;
-use uroce_protocol::wire::{Bth, Extended, Opcode, Operation, Repr, icrc::Flow};
 use uroce_protocol::{
     Psn,
-    wire::{Aeth, CreditCode, Msn, NakCode, Syndrome},
+    wire::{Aeth, Bth, CreditCode, Extended, Msn, NakCode, Opcode, Operation, Repr, Syndrome, icrc::Flow},
 };
 
 const A: [u8; 4] = [10, 0, 0, 1];
@@ -18,27 +20,8 @@ fn wire(spec: &str, seed: u64) -> (Network, Fault<SimLink>, SimLink) {
     (network, Fault::new(a, &spec.parse().unwrap(), seed), b)
 }
 
-/// A train of packets of `operation` with `payload` bytes each, with these PSNs, stamped as they leave.
 fn train(operation: Operation, qp: u32, payload: usize, psns: &[u32]) -> Vec<u8> {
-    let flow = Flow::new(A.into(), B.into(), PORT);
-    let mut bytes = Vec::new();
-    for (index, &psn) in psns.iter().enumerate() {
-        let bth = Bth::new(Opcode::rc(operation), Qpn::new(qp), Psn::new(psn));
-        let aeth = Aeth { syndrome: Syndrome::Ack(CreditCode::UNLIMITED), msn: Msn::new(psn) };
-        let extended = match operation {
-            Operation::ReadResponseFirst | Operation::Acknowledge => Extended::Aeth(aeth),
-            _ => Extended::None,
-        };
-        emit(&flow, Repr { bth, xrceth: None, extended }, payload, index as u16, &mut bytes);
-    }
-    bytes
-}
-
-fn emit(flow: &Flow, repr: Repr, payload: usize, ip_id: u16, bytes: &mut Vec<u8>) {
-    let start = bytes.len();
-    bytes.resize(start + repr.header_len() + payload + Packet::ICRC_LEN, 0x5a);
-    repr.emit(&mut bytes[start..]);
-    flow.stamp(ip_id, &mut bytes[start..]);
+    train_of(&Flow::new(A.into(), B.into(), PORT), operation, qp, payload, psns)
 }
 
 fn send(link: &impl Link, now: Instant, bytes: &[u8], count: usize) -> io::Result<()> {
