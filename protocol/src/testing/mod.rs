@@ -1,6 +1,11 @@
-//! What tests of the state machines stand on: memory that is a map, and packets made of headers and payload.
+//! What tests of the state machines stand on: memory that is a map, packets made of headers and payload, and two
+//! queue pairs with a wire between them.
 //!
 //! Only compiled for this crate's own tests and with the feature `testing`.
+
+mod pair;
+
+pub use pair::{Endpoint, Fate, Pair, PairConfig, Side, add_to, all_access_but, read_from, request, write_to};
 
 use crate::{
     AccessFlags, AtomicOperation, LocalFault, Memory, RemoteFault, Sge,
