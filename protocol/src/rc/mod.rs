@@ -9,6 +9,8 @@
 
 mod requester;
 mod responder;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use requester::{PostSendError, Requester, RequesterCounters};

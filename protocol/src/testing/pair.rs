@@ -387,9 +387,10 @@ fn pump(endpoint: &mut Endpoint, now: Instant) -> Vec<OwnedPacket> {
 /// Takes completions, and does what a device does when a half stops: both are flushed, once a NAK that waits has
 /// been sent.
 fn collect(endpoint: &mut Endpoint) {
-    let fatal = endpoint.requester.poll_fatal().or_else(|| {
-        if endpoint.responder.has_urgent_output() { None } else { endpoint.responder.poll_fatal() }
-    });
+    let fatal = endpoint
+        .requester
+        .poll_fatal()
+        .or_else(|| if endpoint.responder.has_urgent_output() { None } else { endpoint.responder.poll_fatal() });
     drain(endpoint);
     if let Some(fatal) = fatal {
         endpoint.fatals.push(fatal);
