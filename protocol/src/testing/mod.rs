@@ -4,8 +4,10 @@
 //! Only compiled for this crate's own tests and with the feature `testing`.
 
 mod pair;
+mod workload;
 
 pub use pair::{Endpoint, Fate, Pair, PairConfig, Side, add_to, all_access_but, read_from, request, write_to};
+pub use workload::{Kind, Planned, Workload, noise};
 
 use crate::{
     AccessFlags, AtomicOperation, LocalFault, Memory, RemoteFault, Sge,

@@ -4,6 +4,7 @@
 
 mod credits;
 mod errors;
+mod exactly_once;
 mod lost_packets;
 mod ordering;
 mod reads_and_atomics;
