@@ -3,9 +3,11 @@
 //!
 //! Only compiled for this crate's own tests and with the feature `testing`.
 
+mod hostile;
 mod pair;
 mod workload;
 
+pub use hostile::feed_any_bytes;
 pub use pair::{Endpoint, Fate, Pair, PairConfig, Side, add_to, all_access_but, read_from, request, write_to};
 pub use workload::{Kind, Planned, Workload, noise};
 
@@ -202,6 +204,11 @@ impl OwnedPacket {
         let packet = Self(bytes);
         packet.view();
         packet
+    }
+
+    /// A copy of a packet.
+    pub fn from_view(packet: &Packet<'_>) -> Self {
+        Self(packet.as_bytes().to_vec())
     }
 
     /// What the driver would put on the wire for `transmit`; `None` when its payload cannot be read.

@@ -2,6 +2,7 @@
 //!
 //! One file per behaviour.
 
+mod any_bytes;
 mod credits;
 mod errors;
 mod exactly_once;
