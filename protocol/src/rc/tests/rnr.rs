@@ -92,7 +92,7 @@ fn a_write_with_immediate_is_refused_at_its_last_packet() {
     pair.drive();
     let operations = pair.a.sent_operations();
     assert_eq!(operations[3..], [Operation::WriteLastWithImmediate], "only the refused packet comes again");
-    assert_eq!(pair.b.memory.bytes(Endpoint::KEY)[..3001], pattern[..3001]);
+    assert!(pair.b.memory.bytes(Endpoint::KEY)[..3001] == pattern[..3001]);
     assert_eq!(pair.b.results(), [(7, WcStatus::Success)]);
 }
 

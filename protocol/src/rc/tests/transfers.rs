@@ -21,7 +21,7 @@ fn a_send_fills_the_posted_receive() {
             assert_eq!(pair.a.results(), [(1, WcStatus::Success)]);
             let completion = pair.b.completions[0];
             assert_eq!((completion.wr_id, completion.opcode, completion.byte_length), (7, WcOpcode::Receive, size));
-            assert_eq!(pair.b.memory.bytes(Endpoint::KEY)[64..][..size as usize], pattern[..size as usize]);
+            assert!(pair.b.memory.bytes(Endpoint::KEY)[64..][..size as usize] == pattern[..size as usize]);
             assert_eq!(pair.a.sent.len(), mtu.packets(size.into()) as usize, "{mtu} {size}");
         }
     }
@@ -36,7 +36,7 @@ fn a_write_lands_where_it_was_aimed_and_tells_nobody() {
         pair.drive();
         assert_eq!(pair.a.results(), [(1, WcStatus::Success)]);
         assert!(pair.b.completions.is_empty());
-        assert_eq!(pair.b.memory.bytes(Endpoint::KEY)[5..][..size as usize], pattern[9..][..size as usize]);
+        assert!(pair.b.memory.bytes(Endpoint::KEY)[5..][..size as usize] == pattern[9..][..size as usize]);
     }
 }
 
@@ -85,7 +85,7 @@ fn a_read_brings_the_bytes_back() {
         pair.drive();
         assert_eq!(pair.a.results(), [(1, WcStatus::Success)]);
         assert_eq!(pair.a.completions[0].byte_length, size);
-        assert_eq!(pair.a.memory.bytes(Endpoint::KEY)[11..][..size as usize], pattern[3..][..size as usize]);
+        assert!(pair.a.memory.bytes(Endpoint::KEY)[11..][..size as usize] == pattern[3..][..size as usize]);
     }
 }
 
