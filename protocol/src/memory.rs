@@ -21,6 +21,9 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Remote addresses count from 0 at the region's start instead of from its virtual address.
         const ZERO_BASED = 1 << 5;
+        /// A SEND with invalidate may take remote access away. Not of the verbs, where only memory windows can be
+        /// invalidated from afar: an ordinary region needs this to be asked for.
+        const REMOTE_INVALIDATE = 1 << 31;
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a device and its port say of themselves, and the limits that the verbs enforce.
 
-use super::Gid;
-use uroce_protocol::wire::Mtu;
+use super::{Counters, Gid};
+use uroce_protocol::{rc::MAX_MESSAGE_LENGTH, wire::Mtu};
 
 /// The only port.
 pub const PORT: u8 = 1;
@@ -17,6 +17,9 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 128;
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// The most queue pairs.
 pub(crate) const MAX_QP: u32 = 1 << 20;
+
+/// How many partition keys the port has: the default one alone.
+pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 
 /// What a device can do (`struct ibv_device_attr`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +76,37 @@ pub struct DeviceAttributes {
     pub max_inline_data: u32,
 }
 
+impl DeviceAttributes {
+    pub(crate) const fn new(guid: u64) -> Self {
+        Self {
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            node_guid: guid,
+            sys_image_guid: guid,
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_f000,
+            vendor_id: 0xff_ffff,
+            vendor_part_id: 0,
+            hw_ver: 0,
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE,
+            max_sge_rd: MAX_SGE,
+            max_cq: 1 << 20,
+            max_cqe: MAX_CQE,
+            max_mr: 1 << 24,
+            max_pd: 1 << 20,
+            max_qp_rd_atom: MAX_RD_ATOMIC,
+            max_qp_init_rd_atom: MAX_RD_ATOMIC,
+            max_res_rd_atom: MAX_RD_ATOMIC as u32 * MAX_QP,
+            atomic_cap: 2,
+            local_ca_ack_delay: 15,
+            max_pkeys: PKEY_TABLE_LEN,
+            phys_port_cnt: 1,
+            max_inline_data: MAX_INLINE,
+        }
+    }
+}
+
 /// A port's state (`enum ibv_port_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -114,6 +148,25 @@ pub struct PortAttributes {
     pub link_layer: u8,
 }
 
+impl PortAttributes {
+    pub(crate) fn new(active_mtu: Mtu, counters: &Counters) -> Self {
+        Self {
+            state: PortState::Active,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu,
+            gid_tbl_len: 1,
+            pkey_tbl_len: PKEY_TABLE_LEN,
+            max_msg_sz: MAX_MESSAGE_LENGTH as u32,
+            bad_pkey_cntr: u32::try_from(counters.drop_pkey).unwrap_or(u32::MAX),
+            qkey_viol_cntr: 0,
+            active_width: 1,
+            active_speed: 4,
+            phys_state: 5,
+            link_layer: 2,
+        }
+    }
+}
+
 /// A GID and what it is for (`struct ibv_gid_entry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,4 +179,10 @@ pub struct GidEntry {
     pub port_num: u8,
     /// `enum ibv_gid_type`: 2 is RoCE v2, the only one.
     pub gid_type: u32,
+}
+
+impl GidEntry {
+    pub(crate) const fn new(gid: Gid) -> Self {
+        Self { gid, gid_index: 0, port_num: PORT, gid_type: 2 }
+    }
 }

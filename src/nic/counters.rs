@@ -1,6 +1,7 @@
 //! What a device has counted, under the names that rxe and mlx5 give in `hw_counters`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use uroce_protocol::rc::{Completion, RequesterCounters, ResponderCounters, WcOpcode, WcStatus};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
@@ -16,6 +17,11 @@ macro_rules! counters {
             /// Every counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
+            }
+
+            /// Adds counter to counter.
+            pub(crate) const fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
             }
         }
     };
@@ -152,6 +158,34 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl DeviceCounters {
+    /// Counts a completion that was not a success.
+    pub(crate) fn count_completion(&self, completion: &Completion) {
+        let is_receive = matches!(completion.opcode, WcOpcode::Receive | WcOpcode::ReceiveWithImmediate);
+        let (all, one) = match completion.status {
+            WcStatus::Success => return,
+            WcStatus::WorkRequestFlushed if is_receive => {
+                (&self.receive_completion_errors, Some(&self.receive_flushed))
+            }
+            WcStatus::LocalLength if is_receive => (&self.receive_completion_errors, Some(&self.local_length)),
+            _ if is_receive => (&self.receive_completion_errors, None),
+            WcStatus::WorkRequestFlushed => (&self.send_completion_errors, Some(&self.send_flushed)),
+            WcStatus::RemoteAccess => (&self.send_completion_errors, Some(&self.remote_access)),
+            WcStatus::RemoteInvalidRequest => (&self.send_completion_errors, Some(&self.remote_invalid)),
+            WcStatus::RetryExceeded => (&self.send_completion_errors, Some(&self.retries_exceeded)),
+            WcStatus::RnrRetryExceeded => (&self.send_completion_errors, Some(&self.rnr_retries_exceeded)),
+            _ => (&self.send_completion_errors, None),
+        };
+        add(all, 1);
+        if let Some(one) = one {
+            add(one, 1);
+        }
+    }
+
+    /// Counts completions that a full queue lost.
+    pub(crate) fn count_overrun(&self, lost: u64) {
+        add(&self.cq_overruns, lost);
+    }
+
     /// The device's own share of the public counters.
     pub(crate) fn snapshot(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -185,5 +219,34 @@ impl DeviceCounters {
             cq_overruns: read(&self.cq_overruns),
             ..Counters::default()
         }
+    }
+}
+
+impl Counters {
+    /// Adds what one queue pair's requester has counted.
+    pub(crate) const fn add_requester(&mut self, requester: &RequesterCounters) {
+        self.retransmitted_pkts += requester.retransmitted_packets;
+        self.rcvd_rnr_err += requester.rnr_naks;
+        self.rnr_nak_retry_err += requester.rnr_naks;
+        self.rcvd_seq_err += requester.sequence_naks;
+        self.packet_seq_err += requester.sequence_naks;
+        self.implied_nak_seq_err += requester.implied_naks;
+        self.local_ack_timeout_err += requester.timeouts;
+        self.completer_retry_err += requester.sequence_naks + requester.implied_naks + requester.timeouts;
+        self.rdma_sends += requester.messages;
+    }
+
+    /// Adds what one queue pair's responder has counted.
+    pub(crate) const fn add_responder(&mut self, responder: &ResponderCounters) {
+        self.duplicate_request += responder.duplicates;
+        self.out_of_seq_request += responder.out_of_sequence;
+        self.out_of_sequence += responder.out_of_sequence;
+        self.send_rnr_err += responder.rnr_naks;
+        self.out_of_buffer += responder.rnr_naks;
+        self.rdma_recvs += responder.sends;
+        self.rx_write_requests += responder.writes;
+        self.rx_read_requests += responder.reads;
+        self.rx_atomic_requests += responder.atomics;
+        self.resp_remote_access_errors += responder.access_errors;
     }
 }

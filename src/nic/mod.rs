@@ -1,19 +1,248 @@
-//! The device behind the verbs.
+//! The device behind the verbs: tables, queues, and the engine that turns work requests into packets and packets
+//! into completions. Nothing here knows of handles or of who owns what; that is [`crate::verbs`].
+//!
+//! # Who does the work
+//!
+//! Whoever has a reason to wait drives the device ([`progress`]): posting a send transmits on the caller's thread,
+//! polling an empty completion queue receives, runs the state machines and transmits on the caller's thread. One
+//! background thread ([`thread`]) does it when no program thread does.
+//!
+//! # Locks, in the order in which they may be taken
+//!
+//! 1. the receive side ([`receive::ReceiveSide`]): one thread takes in packets at a time; the others go on;
+//! 2. a queue pair ([`qp::Qp::lock`]), one at a time;
+//! 3. the region table, for reading: over the packets of one train that one queue pair takes or builds. Whoever
+//!    writes to it (register, deregister) holds nothing else, so that deregistering waits for at most one train;
+//! 4. leaves, held for a few instructions: the table of queue pairs, a completion queue, an event queue, timers,
+//!    the ready queue, the pool of staging buffers, the parked trains.
+//!
+//! No lock of the device is held while a train is sent. What keeps a queue pair's trains in order is its turn
+//! ([`turn::Turn`]), which is no lock: who does not get it leaves word and goes on. (Parked trains, which wait for
+//! a full socket, are sent under their own lock, by whoever comes first.)
 
 mod attributes;
 mod completion;
 mod counters;
+mod cq;
 mod error;
 mod event;
+mod event_queue;
 mod gid;
+mod host_memory;
+mod keys;
+mod progress;
+mod qp;
 mod qp_attributes;
+mod qp_table;
+mod receive;
+mod regions;
+mod thread;
+mod timers;
+mod transmit;
+mod turn;
 
 pub use attributes::{DeviceAttributes, GidEntry, PORT, PortAttributes, PortState};
 pub use completion::WorkCompletion;
 pub use counters::Counters;
+pub use cq::Notify;
 pub use error::{Error, PostError, Result};
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use gid::Gid;
 pub use qp_attributes::{
     AddressHandleAttributes, Connection, GlobalRoute, QpAttributeMask, QpAttributes, QpCapabilities, QpState, QpType,
 };
+
+pub(crate) use attributes::PKEY_TABLE_LEN;
+pub(crate) use cq::Cq;
+pub(crate) use event_queue::EventQueue;
+pub(crate) use host_memory::{HostMemory, OwnedMemory};
+pub(crate) use qp::{NewQp, Qp};
+pub(crate) use regions::Registration;
+pub(crate) use thread::ProgressThread;
+
+use crate::{clock::Clock, link::Link};
+use counters::DeviceCounters;
+use keys::Random;
+use parking_lot::{Mutex, RwLock};
+use qp_table::QpTable;
+use receive::ReceiveSide;
+use regions::RegionTable;
+use std::{
+    collections::VecDeque,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
+};
+use thread::Sleeper;
+use timers::Timers;
+use transmit::Transmitter;
+use uroce_protocol::{
+    rc::{Quirks, WindowConfig},
+    wire::{Mtu, Qpn, icrc::IpIdPolicy},
+};
+
+/// What a device is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) quirks: Quirks,
+    pub(crate) mtu: Mtu,
+    pub(crate) ip_id_policy: IpIdPolicy,
+    pub(crate) seed: u64,
+}
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    link: Arc<dyn Link>,
+    clock: Arc<dyn Clock>,
+    address: IpAddr,
+    quirks: Quirks,
+    active_mtu: Mtu,
+    window: WindowConfig,
+    ip_id_policy: IpIdPolicy,
+
+    regions: RwLock<RegionTable>,
+    qps: RwLock<QpTable>,
+    /// The last number given to a protection domain or completion queue.
+    numbers: AtomicU32,
+
+    receive: Mutex<ReceiveSide>,
+    /// How many queue pairs hold an ACK back until the receive side has run dry.
+    deferred: AtomicUsize,
+    transmitter: Transmitter,
+    /// Queue pairs that have something to send and wait for somebody to do it.
+    ready: Mutex<VecDeque<Arc<Qp>>>,
+    timers: Timers,
+
+    /// A program thread has polled since the background thread last looked.
+    polled: AtomicBool,
+    /// How many completion queues are armed.
+    armed: Arc<AtomicUsize>,
+    sleeper: Sleeper,
+
+    counters: DeviceCounters,
+    /// What destroyed queue pairs had counted.
+    retired: Mutex<Counters>,
+}
+
+impl Nic {
+    /// A device over a link; nothing happens before somebody drives it.
+    ///
+    /// # Errors
+    /// `EINVAL` when the link's network carries not even the smallest path MTU; `EMFILE` for lack of descriptors.
+    pub(crate) fn new(parts: Parts) -> Result<Self> {
+        let limits = parts.link.limits();
+        let network = Mtu::for_network(limits.network_mtu)
+            .ok_or(Error::InvalidArgument("the network's MTU is below 336 bytes, the smallest that RoCE can use"))?;
+        let mut random = Random::new(parts.seed);
+        let maximum = u32::try_from(limits.receive_capacity).unwrap_or(u32::MAX);
+        Ok(Self {
+            address: parts.link.address(),
+            link: parts.link,
+            clock: parts.clock,
+            quirks: parts.quirks,
+            active_mtu: network.min(parts.mtu),
+            // Nobody tells a sender what its peer's socket holds; peers on equal systems hold what we do.
+            window: WindowConfig { initial: maximum.min(WindowConfig::default().initial), maximum },
+            ip_id_policy: parts.ip_id_policy,
+            regions: RwLock::new(RegionTable::new(&mut random)),
+            qps: RwLock::new(QpTable::new(&mut random)),
+            numbers: AtomicU32::new(0),
+            receive: Mutex::new(ReceiveSide::default()),
+            deferred: AtomicUsize::new(0),
+            transmitter: Transmitter::default(),
+            ready: Mutex::new(VecDeque::new()),
+            timers: Timers::new(),
+            polled: AtomicBool::new(false),
+            armed: Arc::new(AtomicUsize::new(0)),
+            sleeper: Sleeper::new()?,
+            counters: DeviceCounters::default(),
+            retired: Mutex::new(Counters::default()),
+        })
+    }
+
+    pub(crate) const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    pub(crate) const fn active_mtu(&self) -> Mtu {
+        self.active_mtu
+    }
+
+    /// A number for a protection domain or completion queue.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Registers memory and returns its key.
+    pub(crate) fn register(&self, registration: Registration) -> Result<u32> {
+        self.regions.write().insert(registration)
+    }
+
+    /// Replaces a registration by another, under another key.
+    pub(crate) fn reregister(&self, key: u32, registration: Registration) -> Result<u32> {
+        let mut regions = self.regions.write();
+        let new = regions.insert(registration)?;
+        regions.remove(key);
+        Ok(new)
+    }
+
+    /// Forgets a registration. When this returns, the device does not touch its memory any more.
+    pub(crate) fn deregister(&self, key: u32) {
+        self.regions.write().remove(key);
+    }
+
+    /// Makes a completion queue.
+    pub(crate) fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<Arc<EventQueue<u32>>>,
+        events: Arc<EventQueue<AsyncEvent>>,
+    ) -> Result<Cq> {
+        Cq::new(self.next_number(), cqe, channel, events, self.armed.clone())
+    }
+
+    /// Takes completions, and makes progress when there are none.
+    pub(crate) fn poll_cq(&self, cq: &Cq, completions: &mut [WorkCompletion]) -> Result<usize> {
+        if cq.is_empty() {
+            if cq.has_overrun() {
+                return Err(Error::Overrun);
+            }
+            if !self.polled.load(Ordering::Relaxed) {
+                self.polled.store(true, Ordering::Relaxed);
+            }
+            self.drive(|| !cq.is_empty());
+            if cq.is_empty() {
+                return Ok(0);
+            }
+        }
+        Ok(cq.take(completions))
+    }
+
+    /// Arms a completion queue, and has the background thread watch the link from now on.
+    pub(crate) fn arm_cq(&self, cq: &Cq, notify: Notify) -> Result<()> {
+        cq.arm(notify)?;
+        self.sleeper.wake_from_nap();
+        Ok(())
+    }
+
+    /// The queue pair of a number.
+    fn qp(&self, number: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().get(number)
+    }
+
+    /// What has been counted so far.
+    pub(crate) fn counters(&self) -> Counters {
+        let qps: Vec<_> = self.qps.read().iter().collect();
+        let mut counters = self.counters.snapshot();
+        counters.add(&self.retired.lock());
+        for qp in qps {
+            qp.count(&mut counters);
+        }
+        counters
+    }
+}

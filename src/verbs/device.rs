@@ -1,16 +1,35 @@
 //! The device: opening it, and what is the device's rather than a context's.
 
-use super::{Context, Counters, Gid, Mtu, Quirks, Result};
-use crate::{clock::Clock, link::Link};
-use std::{net::IpAddr, sync::Arc};
-use uroce_protocol::Instant;
+use super::{Context, Counters, Error, Gid, Instant, IpIdPolicy, Mtu, Quirks, Result};
+use crate::{
+    clock::{Clock, MonotonicClock},
+    link::{
+        Link,
+        udp::{UdpConfig, UdpLink},
+    },
+    nic::{Nic, Parts, ProgressThread},
+};
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::IpAddr,
+    sync::Arc,
+};
 
 /// A running NIC: one local address, its socket, and the thread that makes progress when no program thread does.
 ///
 /// It stops when the last handle to it, or to anything made from it, is gone.
 #[derive(Clone, Debug)]
 pub struct Device {
-    inner: Arc<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    nic: Arc<Nic>,
+    /// Dropping it, with the device's last handle, stops the thread.
+    _thread: Option<ProgressThread>,
 }
 
 /// Who makes progress when no program thread polls.
@@ -35,6 +54,7 @@ pub struct DeviceBuilder {
     progress: Progress,
     clock: Option<Arc<dyn Clock>>,
     quirks: Quirks,
+    ip_id_policy: IpIdPolicy,
 }
 
 impl Default for DeviceBuilder {
@@ -48,6 +68,7 @@ impl Default for DeviceBuilder {
             progress: Progress::default(),
             clock: None,
             quirks: Quirks::default(),
+            ip_id_policy: IpIdPolicy::Any,
         }
     }
 }
@@ -103,12 +124,47 @@ impl DeviceBuilder {
         self
     }
 
+    /// How to check the ICRC of packets over IPv4 whose Identification the link does not see. The default accepts
+    /// any, as it must to talk to senders that count their packets (rxe); [`IpIdPolicy::Small`] is a stricter check
+    /// for peers that all are uroce.
+    pub fn ip_id_policy(mut self, policy: IpIdPolicy) -> Self {
+        self.ip_id_policy = policy;
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
     /// What the system says when the address cannot be had: in use by another process, not local, not allowed.
+    /// `EINVAL` when its network's MTU is too small for RoCE.
     pub fn build(self) -> Result<Device> {
-        todo!()
+        let link: Arc<dyn Link> = match (self.link, self.address) {
+            (Some(link), _) => link,
+            (None, Some(address)) => {
+                let link = UdpLink::open(address, &UdpConfig::default())
+                    .map_err(|error| Error::os(format!("no device at {address}"), error))?;
+                Arc::new(link)
+            }
+            (None, None) => {
+                let link = UdpLink::open_loopback(&UdpConfig::default())
+                    .map_err(|error| Error::os("no device on the loopback interface", error))?;
+                Arc::new(link)
+            }
+        };
+        let nic = Arc::new(Nic::new(Parts {
+            link,
+            clock: self.clock.unwrap_or_else(|| Arc::new(MonotonicClock::new())),
+            quirks: self.quirks,
+            mtu: self.mtu,
+            ip_id_policy: self.ip_id_policy,
+            // The standard library's hash keys come from the system's entropy.
+            seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
+        })?);
+        let thread = match self.progress {
+            Progress::Background => Some(ProgressThread::spawn(nic.clone(), &self.name)?),
+            Progress::Manual => None,
+        };
+        Ok(Device { shared: Arc::new(Shared { name: self.name, nic, _thread: thread }) })
     }
 }
 
@@ -120,17 +176,24 @@ impl Device {
 
     /// Its name (`ibv_get_device_name`).
     pub fn name(&self) -> &str {
-        todo!()
+        &self.shared.name
     }
 
     /// Its EUI-64, in host order (`ibv_get_device_guid`): derived from its address.
     pub fn guid(&self) -> u64 {
-        todo!()
+        match self.address() {
+            // As rxe derives it from a MAC address, here of the form 02:00:a:b:c:d.
+            IpAddr::V4(address) => {
+                let [a, b, c, d] = address.octets();
+                u64::from_be_bytes([0, 0, a, 0xff, 0xfe, b, c, d])
+            }
+            IpAddr::V6(address) => address.to_bits() as u64,
+        }
     }
 
     /// The local address that it is.
     pub fn address(&self) -> IpAddr {
-        todo!()
+        self.nic().address()
     }
 
     /// The GID of that address: index 0 of the port's table.
@@ -141,13 +204,12 @@ impl Device {
     /// Opens it (`ibv_open_device`). Contexts of one device share its port but not its objects: each has its own
     /// protection domains, queues and asynchronous events.
     pub fn open(&self) -> Result<Context> {
-        let _ = &self.inner;
-        todo!()
+        Context::new(self.clone())
     }
 
     /// What it has counted since it was built.
     pub fn counters(&self) -> Counters {
-        todo!()
+        self.nic().counters()
     }
 
     /// Makes progress on the caller's thread: takes in every train that has arrived, acts on every deadline that
@@ -155,11 +217,15 @@ impl Device {
     ///
     /// Programs need not call it: polling a completion queue and the background thread do the same.
     pub fn progress(&self) -> bool {
-        todo!()
+        self.nic().drive(|| false).acted
     }
 
-    /// When [`Self::progress`] will next have something to do of its own accord.
+    /// When [`Self::progress`] will next have something to do of its own accord, on the device's clock.
     pub fn next_deadline(&self) -> Option<Instant> {
-        todo!()
+        self.nic().next_deadline()
+    }
+
+    pub(super) fn nic(&self) -> &Arc<Nic> {
+        &self.shared.nic
     }
 }

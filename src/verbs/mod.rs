@@ -37,13 +37,14 @@ mod device;
 mod memory_region;
 mod protection_domain;
 mod queue_pair;
+mod uses;
 
 pub use crate::nic::{
     AddressHandleAttributes, AsyncElement, AsyncEvent, AsyncEventType, Connection, Counters, DeviceAttributes, Error,
-    Gid, GidEntry, GlobalRoute, PORT, PortAttributes, PortState, PostError, QpAttributeMask, QpAttributes,
+    Gid, GidEntry, GlobalRoute, Notify, PORT, PortAttributes, PortState, PostError, QpAttributeMask, QpAttributes,
     QpCapabilities, QpState, QpType, Result, WorkCompletion,
 };
-pub use completion_queue::{CompletionChannel, CompletionQueue, Notify};
+pub use completion_queue::{CompletionChannel, CompletionQueue};
 pub use context::Context;
 pub use device::{Device, DeviceBuilder, Progress};
 pub use memory_region::MemoryRegion;
@@ -52,5 +53,6 @@ pub use queue_pair::{QpInitAttributes, QueuePair, ReceiveWorkRequest};
 pub use uroce_protocol::{
     AccessFlags, Psn, Sge,
     rc::{Buffers, Quirks, SendOperation, SendRequest as SendWorkRequest, WcOpcode, WcStatus},
-    wire::{Mtu, PKey, Qpn, RKey},
+    time::Instant,
+    wire::{Mtu, PKey, Qpn, RKey, icrc::IpIdPolicy},
 };

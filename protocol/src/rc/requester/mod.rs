@@ -187,6 +187,11 @@ impl Requester {
         self.reload_retries();
     }
 
+    /// Changes how many READs and atomics may be outstanding (SQD → SQD).
+    pub fn set_max_rd_atomic(&mut self, max_rd_atomic: u8) {
+        self.attributes.max_rd_atomic = max_rd_atomic;
+    }
+
     /// Queues a work request. Nothing is sent before [`Self::poll_transmit`].
     ///
     /// After [`Self::flush`] the request completes as flushed at once.

@@ -197,6 +197,12 @@ impl Responder {
         self.attributes.min_rnr_timer = code;
     }
 
+    /// Changes how many READs and atomics are kept for replay (SQD → SQD).
+    pub fn set_max_dest_rd_atomic(&mut self, max_dest_rd_atomic: u8) {
+        self.attributes.max_dest_rd_atomic = max_dest_rd_atomic;
+        self.resources.set_capacity(max_dest_rd_atomic);
+    }
+
     /// Queues a receive. After [`Self::flush`] it is flushed at once.
     pub fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostReceiveError> {
         if self.state == State::Flushed {

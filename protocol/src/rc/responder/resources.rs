@@ -145,13 +145,18 @@ impl Resources {
         self.next = 0;
     }
 
+    /// Changes the capacity. What is remembered stays as long as nothing takes its place.
+    pub(super) fn set_capacity(&mut self, capacity: u8) {
+        self.capacity = capacity.into();
+        if self.next >= self.capacity {
+            self.next = 0;
+        }
+    }
+
     /// Whether a new READ or atomic may come. It may not while as many as fit are still to be answered: the
     /// requester has more outstanding than was agreed.
     pub(super) fn has_room(&self) -> bool {
-        match self.ring.get(self.next) {
-            Some(oldest) => oldest.emitted == oldest.packets,
-            None => self.next < self.capacity,
-        }
+        self.next < self.capacity && self.ring.get(self.next).is_none_or(|oldest| oldest.emitted == oldest.packets)
     }
 
     /// Stores a new one in the place of the oldest and returns its index. Call [`Self::has_room`] first.

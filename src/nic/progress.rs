@@ -1,0 +1,139 @@
+//! The progress engine: what any thread does that drives the device.
+
+use super::{Nic, Qp, receive::Received};
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
+use uroce_protocol::Instant;
+
+/// How many turns a doorbell gives to queue pairs before it goes back to its caller.
+const DOORBELL_TURNS: usize = 64;
+
+/// What a drive came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Driven {
+    /// Packets were taken in.
+    pub(crate) received: bool,
+    /// Another thread was taking packets in.
+    pub(crate) was_busy: bool,
+    /// Anything was done at all.
+    pub(crate) acted: bool,
+}
+
+impl Nic {
+    /// Takes in what has arrived, acts on deadlines that have passed, and sends what may be sent, until there is
+    /// nothing left to do, or `is_satisfied`.
+    pub(crate) fn drive(&self, is_satisfied: impl Fn() -> bool) -> Driven {
+        let mut driven = Driven::default();
+        loop {
+            let now = self.clock.now();
+            let mut acted = self.unblock(now);
+            acted |= self.expire(now);
+            let received = self.receive(now, &is_satisfied);
+            acted |= received == Received::Trains;
+            acted |= self.serve_ready();
+            driven.received |= received == Received::Trains;
+            driven.was_busy |= received == Received::Busy;
+            driven.acted |= acted;
+            if !acted || is_satisfied() {
+                break;
+            }
+        }
+        self.leave();
+        driven
+    }
+
+    /// Something was posted: transmits for the queue pair on this thread, unless another is at it.
+    pub(super) fn doorbell(&self, qp: &Arc<Qp>) {
+        if self.transmitter.is_blocked() {
+            self.schedule(qp.clone());
+        } else if qp.turn.begin_or_want() {
+            self.take_turn(qp.clone());
+        }
+        for _ in 0..DOORBELL_TURNS {
+            if !self.serve_next() {
+                break;
+            }
+        }
+        self.leave();
+    }
+
+    /// A queue pair has something to send: puts it into the ready queue, if it is not there.
+    pub(super) fn schedule(&self, qp: Arc<Qp>) {
+        if qp.turn.want() {
+            self.ready.lock().push_back(qp);
+        }
+    }
+
+    /// When the device will next have something to do of its own accord; now, if something was left to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.has_leftovers() {
+            return Some(self.clock.now());
+        }
+        [self.timers.earliest(), self.link.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Whether something waits for a driver that neither a deadline nor the link will call.
+    pub(super) fn has_leftovers(&self) -> bool {
+        self.deferred.load(Ordering::SeqCst) > 0 || (!self.transmitter.is_blocked() && !self.ready.lock().is_empty())
+    }
+
+    /// Goes, but not without telling the background thread what it leaves behind.
+    fn leave(&self) {
+        // Pairs with the fence in `watch`: either this thread sees that the other watches, or the other sees what
+        // this one has left behind.
+        fence(Ordering::SeqCst);
+        if self.sleeper.is_watching() && self.has_leftovers() {
+            self.sleeper.wake_from_watch();
+        }
+    }
+
+    /// Gives every queue pair that is in the ready queue now one turn. Returns whether there was one.
+    fn serve_ready(&self) -> bool {
+        let waiting = self.ready.lock().len();
+        (0..waiting).take_while(|_| self.serve_next()).count() > 0
+    }
+
+    /// Gives the first queue pair of the ready queue its turn, if there is one and the link takes trains.
+    fn serve_next(&self) -> bool {
+        if self.transmitter.is_blocked() {
+            return false;
+        }
+        let Some(qp) = self.ready.lock().pop_front() else { return false };
+        qp.turn.begin_queued();
+        self.take_turn(qp);
+        true
+    }
+
+    /// Acts on every deadline that has passed. Returns whether one had.
+    fn expire(&self, now: Instant) -> bool {
+        let mut expired = false;
+        if self.link.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.link.handle_timeout(now);
+            expired = true;
+        }
+        while let Some((deadline, number)) = self.timers.pop_expired(now) {
+            expired = true;
+            let Some(qp) = self.qp(number) else { continue };
+            let is_due = {
+                let mut connection = qp.lock();
+                if connection.armed != Some(deadline) {
+                    continue;
+                }
+                connection.armed = None;
+                // The entry may be older than the deadline, which has moved on since.
+                let is_due = connection.requester.poll_timeout().is_some_and(|deadline| deadline <= now);
+                if is_due {
+                    connection.requester.handle_timeout(now);
+                }
+                self.settle(&qp, &mut connection);
+                is_due
+            };
+            if is_due {
+                self.schedule(qp);
+            }
+        }
+        expired
+    }
+}

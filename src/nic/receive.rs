@@ -1,0 +1,195 @@
+//! From trains to state machines: what arrives, whether it is a packet, whose it is, and whether it may be.
+
+use super::{Nic, Qp, QpState, counters::add, qp::Connection};
+use crate::link::{Arrival, ReceiveBuffer};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+};
+use uroce_protocol::{
+    Instant,
+    wire::{
+        PKey, Packet, Qpn, Service,
+        icrc::{Flow, IpIdPolicy},
+    },
+};
+
+/// How many trains are taken in before what they release is sent.
+const BURST: usize = 8;
+
+/// The ECN field of a traffic class byte that says "congestion experienced".
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// What one thread at a time works with to take packets in.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveSide {
+    buffer: ReceiveBuffer,
+    /// Queue pairs that hold an ACK back in the hope of covering more requests with it.
+    deferred: Vec<Arc<Qp>>,
+}
+
+/// What came of an attempt to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Another thread is at it.
+    Busy,
+    /// Nothing had arrived.
+    Nothing,
+    /// Trains have been taken in; there may be more.
+    Trains,
+}
+
+impl Nic {
+    /// Takes in what has arrived: some trains, or less when `is_satisfied` says after one that the caller has what
+    /// it came for.
+    ///
+    /// ACKs are held back until nothing more has arrived, so that one covers a whole burst, and the packet that
+    /// has just been taken in gets to the program before its ACK gets to the peer.
+    pub(super) fn receive(&self, now: Instant, is_satisfied: impl Fn() -> bool) -> Received {
+        let Some(mut side) = self.receive.try_lock() else { return Received::Busy };
+        let ReceiveSide { buffer, deferred } = &mut *side;
+        let mut received = Received::Nothing;
+        for _ in 0..BURST {
+            match self.link.receive(now, buffer) {
+                Ok(Some(arrival)) => {
+                    received = Received::Trains;
+                    self.take_in(now, buffer, &arrival, deferred);
+                    if is_satisfied() {
+                        break;
+                    }
+                }
+                result => {
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "receiving failed");
+                    }
+                    for qp in deferred.drain(..) {
+                        qp.ack_is_deferred.store(false, Ordering::Release);
+                        qp.flush_ack.store(true, Ordering::Release);
+                        self.schedule(qp);
+                    }
+                    break;
+                }
+            }
+        }
+        self.deferred.store(deferred.len(), Ordering::SeqCst);
+        received
+    }
+
+    fn take_in(&self, now: Instant, buffer: &ReceiveBuffer, arrival: &Arrival, deferred: &mut Vec<Arc<Qp>>) {
+        let flow = Flow::new(arrival.source, arrival.destination, arrival.source_port);
+        let segments = buffer.segments(arrival);
+        if arrival.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
+            add(&self.counters.congestion_marks, segments.len() as u64);
+        }
+        // A run of packets of one queue pair, usually the whole train, is handled under one lock.
+        let mut segments = segments.enumerate().peekable();
+        while let Some(&(_, first)) = segments.peek() {
+            let number = destination(first);
+            let qp = number.and_then(|number| self.qp(number));
+            let mut run = std::iter::from_fn(|| segments.next_if(|(_, segment)| destination(segment) == number))
+                .filter_map(|(index, segment)| self.verify(&flow, arrival, index, segment));
+            match qp {
+                Some(qp) => self.handle_run(now, qp, &mut run, arrival.source, deferred),
+                None => add(&self.counters.unknown_qp, run.count() as u64),
+            }
+        }
+    }
+
+    /// Gives a queue pair its packets.
+    fn handle_run<'a>(
+        &self,
+        now: Instant,
+        qp: Arc<Qp>,
+        run: &mut dyn Iterator<Item = Packet<'a>>,
+        source: IpAddr,
+        deferred: &mut Vec<Arc<Qp>>,
+    ) {
+        let mut has_responses = false;
+        let is_urgent;
+        {
+            let mut connection = qp.lock();
+            {
+                let regions = self.regions.read();
+                let memory = regions.view(qp.pd());
+                for packet in run {
+                    if !self.admit(&connection, &packet, source) {
+                        continue;
+                    }
+                    if packet.opcode().is_response() {
+                        has_responses = true;
+                        connection.requester.handle_packet(now, &packet, &memory);
+                    } else {
+                        connection.responder.handle_packet(now, &packet, &memory);
+                    }
+                }
+            }
+            self.settle(&qp, &mut connection);
+            is_urgent = connection.responder.has_urgent_output();
+            if connection.responder.has_deferred_ack() && !qp.ack_is_deferred.swap(true, Ordering::AcqRel) {
+                deferred.push(qp.clone());
+            }
+        }
+        if has_responses || is_urgent {
+            self.schedule(qp);
+        }
+    }
+
+    /// Whether bytes are a packet that arrived as it was sent. Counts why not.
+    fn verify<'a>(&self, flow: &Flow, arrival: &Arrival, index: usize, segment: &'a [u8]) -> Option<Packet<'a>> {
+        let Ok(packet) = Packet::new_checked(segment) else {
+            add(&self.counters.malformed, 1);
+            return None;
+        };
+        let (guess, policy) = match arrival.ip_id {
+            Some(first) => (first.wrapping_add(index as u16), IpIdPolicy::Exact),
+            None => (index as u16, self.ip_id_policy),
+        };
+        if flow.check(&packet, guess, policy).is_err() {
+            add(&self.counters.icrc, 1);
+            return None;
+        }
+        add(&self.counters.received_packets, 1);
+        add(&self.counters.received_bytes, segment.len() as u64);
+        if packet.bth().transport_version != 0 {
+            add(&self.counters.transport_version, 1);
+            return None;
+        }
+        Some(packet)
+    }
+
+    /// Whether a queue pair may take a packet. Counts why not.
+    fn admit(&self, connection: &Connection, packet: &Packet<'_>, source: IpAddr) -> bool {
+        let opcode = packet.opcode();
+        let refused = if opcode.service() == Service::Cnp {
+            // Congestion control is not implemented: the window reacts to loss alone.
+            &self.counters.congestion_notifications
+        } else if opcode.service() != Service::Rc {
+            &self.counters.wrong_service
+        } else if !PKey::DEFAULT.matches(packet.bth().pkey) {
+            &self.counters.pkey
+        } else if !takes(connection.state, opcode.is_response()) {
+            &self.counters.qp_state
+        } else if !connection.route.is_some_and(|route| route.is_peer(source)) {
+            &self.counters.wrong_source
+        } else {
+            return true;
+        };
+        add(refused, 1);
+        false
+    }
+}
+
+/// Whether a queue pair in this state takes responses or requests.
+const fn takes(state: QpState, is_response: bool) -> bool {
+    match state {
+        QpState::Reset | QpState::Init | QpState::Err => false,
+        QpState::Rtr => !is_response,
+        QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+    }
+}
+
+/// The destination of what may be a packet, read ahead of any check; `None` for what is too short to have one.
+fn destination(segment: &[u8]) -> Option<Qpn> {
+    let &[_, high, middle, low] = segment.get(4..8)?.first_chunk()?;
+    Some(Qpn::new(u32::from_be_bytes([0, high, middle, low])))
+}

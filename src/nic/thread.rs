@@ -1,0 +1,195 @@
+//! The background thread: it drives the device when no program thread does.
+//!
+//! It *watches* (sleeps until the link is readable, a deadline passes, or somebody wakes it) as long as that is of
+//! use: one-sided operations reach a process that never polls, event-driven programs are woken. When it finds
+//! again and again that a polling thread has been faster, it *naps*: it looks once a millisecond whether polls have
+//! stopped, and costs the pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
+//!
+//! A program that polls for its completions but spins on memory for its peer's (as ib_write_lat does) needs the
+//! thread to watch although it polls: there the thread does take packets in, and so does not get to nap.
+
+use super::{Error, Nic, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::{
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering, fence},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// How long a nap lasts before a look whether polls go on.
+const NAP: Duration = Duration::from_millis(1);
+/// How long that look lasts: a polling thread polls again within it.
+const LOOK: Duration = Duration::from_micros(50);
+/// What it takes to nap: this many more wake-ups in vain than, weighted, of use.
+const PATIENCE: u32 = 16;
+/// How many wake-ups in vain one that was of use makes good.
+const USE: u32 = 4;
+/// How often a link without a descriptor is looked after.
+const TICK: Duration = Duration::from_millis(1);
+
+/// It works, or there is no thread.
+const AWAKE: u8 = 0;
+const WATCHING: u8 = 1;
+const NAPPING: u8 = 2;
+
+/// How the thread sleeps and is woken.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    wake: OwnedFd,
+    state: AtomicU8,
+    is_stopping: AtomicBool,
+}
+
+impl Sleeper {
+    pub(crate) fn new() -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::os("no event descriptor", errno.into()))?;
+        Ok(Self { wake, state: AtomicU8::new(AWAKE), is_stopping: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == WATCHING
+    }
+
+    /// Wakes the thread if it watches: there is something to do that it does not see coming.
+    pub(crate) fn wake_from_watch(&self) {
+        fence(Ordering::SeqCst);
+        self.wake_from(WATCHING);
+    }
+
+    /// Wakes the thread if it naps: from now on it is needed.
+    pub(crate) fn wake_from_nap(&self) {
+        fence(Ordering::SeqCst);
+        self.wake_from(NAPPING);
+    }
+
+    fn wake_from(&self, state: u8) {
+        if self.state.load(Ordering::Relaxed) == state
+            && self.state.compare_exchange(state, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only when 2⁶⁴ wake-ups wait.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Announces that the thread is about to sleep. From here on whoever wants it wakes it; what happened before, it
+    /// has to look for itself.
+    fn lie_down(&self, state: u8) {
+        self.state.store(state, Ordering::SeqCst);
+        // Pairs with the fences of those who wake it: either they see the state, or it sees their reason.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sleeps until woken, until the link is ready, or until the time is up.
+    fn wait(&self, link: Option<PollFd<'_>>, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let wake = PollFd::new(&self.wake, PollFlags::IN);
+        // Whatever ends it, an interruption included, the thread looks round and lies down again.
+        let _ = match link {
+            Some(link) => poll(&mut [wake, link], timeout.as_ref()),
+            None => poll(&mut [wake], timeout.as_ref()),
+        };
+        self.state.store(AWAKE, Ordering::SeqCst);
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
+    }
+}
+
+/// The thread. Dropping this stops it, and returns when it has stopped.
+#[derive(Debug)]
+pub(crate) struct ProgressThread {
+    nic: Arc<Nic>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ProgressThread {
+    pub(crate) fn spawn(nic: Arc<Nic>, name: &str) -> Result<Self> {
+        let its_nic = nic.clone();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || its_nic.run())
+            .map_err(|error| Error::os("no thread", error))?;
+        Ok(Self { nic, thread: Some(thread) })
+    }
+}
+
+impl Drop for ProgressThread {
+    fn drop(&mut self) {
+        self.nic.sleeper.is_stopping.store(true, Ordering::SeqCst);
+        self.nic.sleeper.wake();
+        if let Some(thread) = self.thread.take() {
+            // It fails when the thread has panicked, which has been reported then.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Nic {
+    fn run(&self) {
+        let mut vanity = 0_u32;
+        while !self.sleeper.is_stopping() {
+            let driven = self.drive(|| self.sleeper.is_stopping());
+            let others_poll = self.polled.swap(false, Ordering::Relaxed) || driven.was_busy;
+            if driven.received {
+                vanity = vanity.saturating_sub(USE);
+            } else if others_poll {
+                vanity += 1;
+            }
+            if vanity > PATIENCE && !self.is_armed() {
+                self.nap();
+                vanity = 0;
+            } else {
+                self.watch();
+            }
+        }
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sleeps until the link is ready, a deadline passes, or somebody leaves something behind.
+    fn watch(&self) {
+        self.sleeper.lie_down(WATCHING);
+        if self.sleeper.is_stopping() {
+            return;
+        }
+        let now = self.clock.now();
+        let mut timeout = self.next_deadline().map(|deadline| deadline.saturating_duration_since(now));
+        let interest = if self.transmitter.is_blocked() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let readiness = self.link.readiness();
+        if readiness.is_none() {
+            timeout = Some(timeout.map_or(TICK, |timeout| timeout.min(TICK)));
+        }
+        self.sleeper.wait(readiness.as_ref().map(|fd| PollFd::new(fd, interest)), timeout);
+    }
+
+    /// Sleeps while program threads poll.
+    fn nap(&self) {
+        let sleep = |duration| {
+            self.sleeper.lie_down(NAPPING);
+            if !self.is_armed() && !self.sleeper.is_stopping() {
+                self.sleeper.wait(None, Some(duration));
+            }
+        };
+        loop {
+            sleep(NAP);
+            self.polled.store(false, Ordering::Relaxed);
+            sleep(LOOK);
+            if !self.polled.load(Ordering::Relaxed) || self.is_armed() || self.sleeper.is_stopping() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! From descriptors to trains: building packets in a staging buffer, and sending them.
+//!
+//! Payload is copied once, from application memory into the staging buffer behind its header, and goes through the
+//! CRC while it is in the cache. That beats handing the kernel I/O vectors: the CRC has to read every byte anyway.
+
+use super::{
+    Nic, Qp,
+    counters::add,
+    qp::{Connection, Route},
+    regions::MemoryView,
+};
+use crate::link::{MAX_TRAIN_BYTES, Train};
+use parking_lot::Mutex;
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use uroce_protocol::{
+    Instant, LocalFault, RemoteFault,
+    rc::{Source, Transmit, WcStatus},
+    wire::{Mtu, Packet, Repr},
+};
+
+/// The longest packet: headers, the largest path MTU, pad and ICRC. A packet is only asked for when the buffer has
+/// room for this, because once it is asked for it must go.
+const MAX_PACKET: usize = Repr::MAX_LEN + Mtu::Mtu4096.bytes() + 3 + Packet::ICRC_LEN;
+
+/// How many idle staging buffers are kept: as many as threads are likely to transmit at once.
+const POOLED: usize = 8;
+
+/// Packets of one queue pair on their way out: one turn's worth, at most one full train.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    bytes: Box<[u8]>,
+    used: usize,
+    trains: Vec<StagedTrain>,
+    /// The first train that has not been sent.
+    unsent: usize,
+    route: Option<Route>,
+}
+
+/// Equal packets, but for a shorter last one.
+#[derive(Clone, Copy, Debug)]
+struct StagedTrain {
+    start: usize,
+    length: usize,
+    segment_size: usize,
+    packets: usize,
+    /// Nothing may follow a shorter packet.
+    is_closed: bool,
+}
+
+/// Why a packet could not be built: its payload is out of reach.
+struct Unreadable;
+
+impl From<LocalFault> for Unreadable {
+    fn from(_: LocalFault) -> Self {
+        Self
+    }
+}
+
+impl From<RemoteFault> for Unreadable {
+    fn from(_: RemoteFault) -> Self {
+        Self
+    }
+}
+
+impl Staging {
+    fn new() -> Self {
+        Self { bytes: vec![0; MAX_TRAIN_BYTES].into_boxed_slice(), used: 0, trains: Vec::new(), unsent: 0, route: None }
+    }
+
+    fn clear(&mut self) {
+        self.used = 0;
+        self.trains.clear();
+        self.unsent = 0;
+        self.route = None;
+    }
+
+    const fn has_room(&self) -> bool {
+        self.bytes.len() - self.used >= MAX_PACKET
+    }
+
+    /// Lays a packet behind those that are there.
+    fn push(
+        &mut self,
+        transmit: &Transmit<'_>,
+        route: &Route,
+        memory: &MemoryView<'_>,
+        train_segments: usize,
+    ) -> Result<(), Unreadable> {
+        let header_len = transmit.header.header_len();
+        let payload_len = transmit.source.len();
+        let covered = header_len + payload_len + usize::from(transmit.header.bth.pad);
+        let length = covered + Packet::ICRC_LEN;
+
+        let continued = self
+            .trains
+            .last()
+            .filter(|train| !train.is_closed && length <= train.segment_size && train.packets < train_segments);
+        // Segment i of a train leaves with IPv4 Identification i, which the ICRC covers.
+        let index = continued.map_or(0, |train| train.packets);
+
+        let packet = &mut self.bytes[self.used..self.used + length];
+        transmit.header.emit(packet);
+        let (head, rest) = packet.split_at_mut(header_len);
+        let mut icrc = route.flow.start(index as u16, length, head);
+        let payload = &mut rest[..payload_len];
+        match transmit.source {
+            Source::Empty => {}
+            Source::Inline(bytes) => payload.copy_from_slice(bytes),
+            Source::Local { list, offset, .. } => memory.gather(list, offset, payload)?,
+            Source::Remote { rkey, address, .. } => memory.read_remote(rkey, address, payload)?,
+        }
+        let pad_end = covered - header_len;
+        rest[payload_len..pad_end].fill(0);
+        icrc.update(&rest[..pad_end]);
+        rest[pad_end..].copy_from_slice(&icrc.finish().to_le_bytes());
+
+        if index > 0
+            && let Some(train) = self.trains.last_mut()
+        {
+            train.length += length;
+            train.packets += 1;
+            train.is_closed = length < train.segment_size;
+        } else {
+            let start = self.used;
+            self.trains.push(StagedTrain { start, length, segment_size: length, packets: 1, is_closed: false });
+        }
+        self.used += length;
+        Ok(())
+    }
+
+    /// Sends what has not been sent; `WouldBlock` when the link takes no more for now.
+    fn send(&mut self, nic: &Nic, now: Instant) -> io::Result<()> {
+        let Some(route) = self.route else { return Ok(()) };
+        while let Some(staged) = self.trains.get(self.unsent) {
+            let train = Train {
+                destination: route.peer,
+                source_port: route.source_port,
+                traffic_class: route.traffic_class,
+                segment_size: staged.segment_size,
+                bytes: &self.bytes[staged.start..staged.start + staged.length],
+            };
+            match nic.link.send(now, &train) {
+                Ok(()) => {
+                    add(&nic.counters.sent_packets, staged.packets as u64);
+                    add(&nic.counters.sent_bytes, staged.length as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                // Lost, as packets get lost: the transport will see to it.
+                Err(error) => {
+                    tracing::debug!(%error, destination = %route.peer, "a train was not sent");
+                    add(&nic.counters.send_errors, 1);
+                }
+            }
+            self.unsent += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Built packets that the link did not take, and the turn that they belong to.
+#[derive(Debug)]
+struct Parked {
+    qp: Arc<Qp>,
+    staging: Staging,
+    more: bool,
+}
+
+/// What the device's transmit side shares.
+#[derive(Debug, Default)]
+pub(crate) struct Transmitter {
+    pool: Mutex<Vec<Staging>>,
+    /// Trains that wait until the link is writable, oldest first. While there are any, nobody else sends.
+    parked: Mutex<VecDeque<Parked>>,
+    is_blocked: AtomicBool,
+}
+
+impl Transmitter {
+    /// Whether trains wait for the link to become writable.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::SeqCst)
+    }
+
+    fn staging(&self) -> Staging {
+        self.pool.lock().pop().unwrap_or_else(Staging::new)
+    }
+
+    fn recycle(&self, mut staging: Staging) {
+        staging.clear();
+        let mut pool = self.pool.lock();
+        if pool.len() < POOLED {
+            pool.push(staging);
+        }
+    }
+
+    fn park(&self, parked: Parked) {
+        let mut queue = self.parked.lock();
+        queue.push_back(parked);
+        self.is_blocked.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Nic {
+    /// Transmits for a queue pair whose turn the caller has: builds what may leave, at most one full train's
+    /// worth, and sends it. What is left then waits in the ready queue, so that queue pairs take turns.
+    pub(super) fn take_turn(&self, qp: Arc<Qp>) {
+        let now = self.clock.now();
+        let mut staging = self.transmitter.staging();
+        let more = {
+            let mut connection = qp.lock();
+            let more = self.build(now, &qp, &mut connection, &mut staging);
+            self.settle(&qp, &mut connection);
+            more
+        };
+        if staging.send(self, now).is_err() {
+            self.transmitter.park(Parked { qp, staging, more });
+            self.sleeper.wake_from_watch();
+            return;
+        }
+        self.transmitter.recycle(staging);
+        self.end_turn(qp, more);
+    }
+
+    fn end_turn(&self, qp: Arc<Qp>, more: bool) {
+        if qp.turn.end(more) {
+            self.ready.lock().push_back(qp);
+        }
+    }
+
+    /// Sends what waited for the link to become writable. Returns whether anything was sent.
+    pub(super) fn unblock(&self, now: Instant) -> bool {
+        if !self.transmitter.is_blocked() {
+            return false;
+        }
+        // Somebody else is at it.
+        let Some(mut queue) = self.transmitter.parked.try_lock() else { return false };
+        let mut sent = false;
+        while let Some(first) = queue.front_mut() {
+            if first.staging.send(self, now).is_err() {
+                return sent;
+            }
+            sent = true;
+            if let Some(Parked { qp, staging, more }) = queue.pop_front() {
+                self.transmitter.recycle(staging);
+                self.end_turn(qp, more);
+            }
+        }
+        self.transmitter.is_blocked.store(false, Ordering::SeqCst);
+        sent
+    }
+
+    /// Builds packets until there are none, or the buffer is full; returns whether there may be more. Answers go
+    /// before requests: the peer waits for them.
+    fn build(&self, now: Instant, qp: &Qp, connection: &mut Connection, staging: &mut Staging) -> bool {
+        let Some(route) = connection.route else { return false };
+        staging.route = Some(route);
+        let flush_ack = qp.flush_ack.swap(false, Ordering::AcqRel);
+        let train_segments = self.link.limits().train_segments;
+        let regions = self.regions.read();
+        let memory = regions.view(qp.pd());
+        while staging.has_room() {
+            if let Some(transmit) = connection.responder.poll_transmit(now, flush_ack) {
+                if staging.push(&transmit, &route, &memory, train_segments).is_err() {
+                    connection.responder.transmit_failed();
+                }
+            } else if let Some(transmit) = connection.requester.poll_transmit(now) {
+                if staging.push(&transmit, &route, &memory, train_segments).is_err() {
+                    connection.requester.transmit_failed(WcStatus::LocalProtection);
+                }
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,116 @@
+//! What tests of the verbs stand on: pairs of connected queue pairs on devices that the test opens.
+#![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses its own part")]
+
+use std::time::{Duration, Instant};
+use uroce::verbs::{
+    AccessFlags, Buffers, CompletionQueue, Connection, Context, Device, MemoryRegion, ProtectionDomain, Psn,
+    QpCapabilities, QpInitAttributes, QueuePair, ReceiveWorkRequest, SendOperation, SendWorkRequest, Sge,
+    WorkCompletion,
+};
+
+/// Every right that a region can give.
+pub const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+/// How long a test waits before it calls something lost.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One side of a connection.
+pub struct Side {
+    pub context: Context,
+    pub pd: ProtectionDomain,
+    pub cq: CompletionQueue,
+    pub qp: QueuePair,
+    pub mr: MemoryRegion,
+}
+
+impl Side {
+    pub fn new(device: &Device, cap: QpCapabilities, memory: usize) -> Self {
+        let context = device.open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(1024, 0, None).unwrap();
+        let qp = pd.create_qp(&QpInitAttributes { cap, ..QpInitAttributes::new(&cq) }).unwrap();
+        let mr = pd.reg_mr(memory, ALL).unwrap();
+        Self { context, pd, cq, qp, mr }
+    }
+
+    pub fn connection_to(&self, peer: &Self) -> Connection {
+        Connection {
+            path_mtu: self.context.query_port(1).unwrap().active_mtu,
+            local_psn: Psn::new(0xff_fff0),
+            remote_psn: Psn::new(0xff_fff0),
+            ..Connection::new(peer.context.device().gid(), peer.qp.qp_num())
+        }
+    }
+
+    pub fn post(&self, wr_id: u64, operation: SendOperation, sge: Sge) {
+        self.qp.post_send(&[send(wr_id, operation, &[sge])]).unwrap();
+    }
+
+    pub fn receive(&self, wr_id: u64, sge: Sge) {
+        self.qp.post_recv(&[ReceiveWorkRequest { wr_id, sg_list: &[sge] }]).unwrap();
+    }
+
+    /// Polls for one completion.
+    pub fn completion(&self) -> WorkCompletion {
+        poll_one(&self.cq)
+    }
+
+    /// The region's bytes.
+    pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.mr.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// A signalled work request.
+pub fn send<'a>(wr_id: u64, operation: SendOperation, list: &'a [Sge]) -> SendWorkRequest<'a> {
+    SendWorkRequest { wr_id, operation, buffers: Buffers::List(list), signaled: true, solicited: false, fence: false }
+}
+
+/// Polls a completion queue until it yields.
+pub fn poll_one(cq: &CompletionQueue) -> WorkCompletion {
+    let start = Instant::now();
+    let mut completion = [WorkCompletion::default()];
+    while cq.poll(&mut completion).unwrap() == 0 {
+        assert!(start.elapsed() < PATIENCE, "no completion came");
+        std::hint::spin_loop();
+    }
+    completion[0]
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A device on a loopback address of its own.
+pub fn device() -> Device {
+    Device::builder().build().unwrap()
+}
+
+pub fn connect(a: &Side, b: &Side) {
+    a.qp.connect(&a.connection_to(b)).unwrap();
+    b.qp.connect(&b.connection_to(a)).unwrap();
+}
+
+/// Two connected sides on two devices, with `memory` bytes each.
+pub fn pair(memory: usize) -> (Side, Side) {
+    let cap = QpCapabilities { max_send_sge: 4, max_recv_sge: 4, ..QpCapabilities::default() };
+    let a = Side::new(&device(), cap, memory);
+    let b = Side::new(&device(), cap, memory);
+    connect(&a, &b);
+    (a, b)
+}
+
+/// Bytes that differ from place to place.
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
