@@ -7,7 +7,7 @@
 pub mod capture;
 pub mod fault;
 pub mod sim;
-mod sys;
+pub(crate) mod sys;
 #[cfg(test)]
 mod testing;
 pub mod udp;

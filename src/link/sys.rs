@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::{AsRawFd, BorrowedFd},
     ptr,
+    time::Duration,
 };
 
 /// Room for the control messages of one call (segment size and traffic class need 48 bytes), aligned as `cmsghdr`
@@ -196,6 +197,19 @@ fn socket_address(name: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
         }
         family => Err(io::Error::other(format!("a datagram from an address of unknown family {family}"))),
     }
+}
+
+/// Sleeps until the socket can be read from (`POLLIN`) or written to (`POLLOUT`), or for `timeout` in whole
+/// milliseconds.
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, events: libc::c_short, timeout: Duration) -> io::Result<()> {
+    let mut request = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
+    let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: `request` is one live `pollfd`, and poll is told that it is one.
+    if unsafe { libc::poll(&raw mut request, 1, millis) } >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
 }
 
 /// Sets an integer option that socket2 does not know.

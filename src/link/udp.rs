@@ -248,6 +248,12 @@ impl Link for UdpLink {
     }
 }
 
+impl AsFd for UdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl PortSocket {
     /// A socket for `wanted`, or for another port of the same slot in RoCE's range (0xc000 and above) when that is
     /// taken or reserved.
