@@ -13,6 +13,7 @@ use std::{
     thread,
     time::Duration,
 };
+use thiserror::Error;
 
 /// The TCP port of the exchange, unless another is asked for: the one of perftest and the ibv_ examples.
 pub(crate) const DEFAULT_PORT: u16 = 18515;
@@ -37,6 +38,11 @@ pub(crate) struct Endpoint {
     /// Where its buffer starts.
     pub(crate) buffer: u64,
 }
+
+/// The other side has closed the exchange before the test was over.
+#[derive(Debug, Error)]
+#[error("{0} has gone away in the middle of the test")]
+pub(crate) struct PeerGone(String);
 
 /// A connected exchange.
 #[derive(Debug)]
@@ -124,7 +130,7 @@ impl Exchange {
     }
 
     fn gone(&self) -> anyhow::Error {
-        anyhow!("{} has gone away in the middle of the test", self.peer)
+        PeerGone(self.peer.clone()).into()
     }
 }
 

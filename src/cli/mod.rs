@@ -3,8 +3,17 @@
 //! One module a subcommand. All of them use the library's public API only, so that anything the command can do, a
 //! program can do. Results go to standard output, progress and diagnostics to standard error.
 
+mod device;
+mod exchange;
+mod info;
+mod pattern;
 mod pcap;
+mod perf;
+mod pingpong;
+mod session;
 mod units;
+
+use device::seeded_rng;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::{io, net::IpAddr, path::PathBuf, process::ExitCode};
@@ -71,6 +80,12 @@ enum Profile {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show the device: its port, GIDs and limits
+    Info(info::InfoOptions),
+    /// Bounce messages between two sides, checking every byte
+    Pingpong(pingpong::PingpongOptions),
+    /// Measure bandwidth and latency
+    Perf(perf::PerfOptions),
     /// Look into packet captures
     Pcap {
         #[command(subcommand)]
@@ -83,6 +98,9 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     start_tracing(cli.global.verbose);
     let outcome = match &cli.command {
+        Command::Info(options) => info::run(&cli.global, options),
+        Command::Pingpong(options) => pingpong::run(&cli.global, options),
+        Command::Perf(options) => perf::run(&cli.global, options),
         Command::Pcap { command } => pcap::run(command),
     };
     match outcome {
@@ -91,9 +109,23 @@ pub(crate) fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("uroce: {error:#}");
-            ExitCode::from(COULD_NOT_RUN)
+            ExitCode::from(if error.is::<FoundWrong>() || error.is::<exchange::PeerGone>() {
+                FOUND_WRONG
+            } else {
+                COULD_NOT_RUN
+            })
         }
     }
+}
+
+/// It ran, and this is what was wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct FoundWrong(String);
+
+/// How a command ends that has found everything right, or not.
+fn outcome(right: bool) -> ExitCode {
+    if right { ExitCode::SUCCESS } else { ExitCode::from(FOUND_WRONG) }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
