@@ -3,6 +3,7 @@
 //! One module a subcommand. All of them use the library's public API only, so that anything the command can do, a
 //! program can do. Results go to standard output, progress and diagnostics to standard error.
 
+mod demo;
 mod device;
 mod exchange;
 mod info;
@@ -18,7 +19,7 @@ use device::seeded_rng;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::{io, net::IpAddr, path::PathBuf, process::ExitCode};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
-use uroce_protocol::wire::Mtu;
+use uroce::{link::FaultSpec, verbs::Mtu};
 
 /// It ran, and found something wrong: data differed, an ICRC is bad, a connection broke.
 const FOUND_WRONG: u8 = 1;
@@ -55,9 +56,9 @@ struct GlobalOptions {
     /// Write every packet to this pcapng file
     #[arg(long, global = true, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Disturb what this device sends, for example drop=1%,duplicate=0.5%
-    #[arg(long, global = true, value_name = "SPEC")]
-    fault: Option<String>,
+    /// Disturb packets: "drop 1%", "rx drop 2%, reorder 1%", "drop read-response 3 of qp 17", "corrupt 0.1%" …
+    #[arg(long, global = true, value_name = "RULES")]
+    fault: Option<FaultSpec>,
     /// Seed of everything random, to repeat a run exactly
     #[arg(long, global = true, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -80,6 +81,8 @@ enum Profile {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show that everything works: every operation, on a good and on a bad network, byte by byte
+    Demo(demo::DemoOptions),
     /// Show the device: its port, GIDs and limits
     Info(info::InfoOptions),
     /// Bounce messages between two sides, checking every byte
@@ -98,6 +101,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     start_tracing(cli.global.verbose);
     let outcome = match &cli.command {
+        Command::Demo(options) => demo::run(&cli.global, options),
         Command::Info(options) => info::run(&cli.global, options),
         Command::Pingpong(options) => pingpong::run(&cli.global, options),
         Command::Perf(options) => perf::run(&cli.global, options),

@@ -59,7 +59,10 @@ impl Tally {
 /// All of them.
 pub(super) const ALL: [Operation; 13] = [
     Operation { name: "SEND", run: |stage| send(stage, |_| SendOperation::Send) },
-    Operation { name: "SEND with immediate", run: |stage| send(stage, |n| SendOperation::SendWithImmediate(immediate(n))) },
+    Operation {
+        name: "SEND with immediate",
+        run: |stage| send(stage, |n| SendOperation::SendWithImmediate(immediate(n))),
+    },
     Operation { name: "SEND with invalidate", run: send_with_invalidate },
     Operation { name: "SEND, solicited event", run: solicited_event },
     Operation { name: "WRITE", run: write },
@@ -102,11 +105,7 @@ fn post_receives(stage: &Stage<'_>, lists: &[Vec<Sge>]) -> anyhow::Result<()> {
     Ok(stage.far_qp.post_recv(&receives)?)
 }
 
-fn post_sends(
-    stage: &Stage<'_>,
-    lists: &[Vec<Sge>],
-    operation: impl Fn(usize) -> SendOperation,
-) -> anyhow::Result<()> {
+fn post_sends(stage: &Stage<'_>, lists: &[Vec<Sge>], operation: impl Fn(usize) -> SendOperation) -> anyhow::Result<()> {
     let sends: Vec<_> =
         lists.iter().enumerate().map(|(message, list)| request(message, operation(message), list)).collect();
     Ok(stage.near_qp.post_send(&sends)?)
@@ -168,11 +167,8 @@ fn deliver(
 }
 
 fn send_with_invalidate(stage: &Stage<'_>) -> anyhow::Result<Tally> {
-    let regions = stage
-        .sizes()
-        .iter()
-        .map(|_| stage.far.pd.reg_mr(64, all_access()))
-        .collect::<Result<Vec<_>, Error>>()?;
+    let regions =
+        stage.sizes().iter().map(|_| stage.far.pd.reg_mr(64, all_access())).collect::<Result<Vec<_>, Error>>()?;
     let tally = send(stage, |message| SendOperation::SendWithInvalidate(regions[message].rkey()))?;
     // The keys are worth nothing any more.
     let victim = &regions[0];
@@ -259,12 +255,7 @@ fn read(stage: &Stage<'_>) -> anyhow::Result<Tally> {
 }
 
 /// Reads the spans of the far source into lists that are the spans of the near target.
-fn read_into(
-    stage: &Stage<'_>,
-    sizes: &[usize],
-    spans: &[Range<usize>],
-    into: &[Vec<Sge>],
-) -> anyhow::Result<Tally> {
+fn read_into(stage: &Stage<'_>, sizes: &[usize], spans: &[Range<usize>], into: &[Vec<Sge>]) -> anyhow::Result<Tally> {
     stage.fill(&stage.far.source, spans)?;
     Stage::poison(&stage.near.target, spans)?;
     let start = Instant::now();
@@ -343,7 +334,10 @@ fn pieces(region: &MemoryRegion, spans: &[Range<usize>], turn: usize) -> Vec<Vec
             let cuts = |piece: usize| match piece {
                 0 => span.start,
                 ELEMENTS => span.end,
-                _ => span.start + span.len() * ((piece * piece + turn * piece) % (ELEMENTS * ELEMENTS)) / (ELEMENTS * ELEMENTS),
+                _ => {
+                    span.start
+                        + span.len() * ((piece * piece + turn * piece) % (ELEMENTS * ELEMENTS)) / (ELEMENTS * ELEMENTS)
+                }
             };
             let mut bounds: Vec<usize> = (0..=ELEMENTS).map(cuts).collect();
             bounds.sort_unstable();

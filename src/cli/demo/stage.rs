@@ -39,7 +39,7 @@ pub(super) struct End {
     pub(super) target: MemoryRegion,
     /// Where they rest on a way of two hops.
     pub(super) scratch: MemoryRegion,
-    _context: Context,
+    pub(super) context: Context,
 }
 
 impl End {
@@ -56,7 +56,7 @@ impl End {
             target: pd.reg_mr(REGION_BYTES, all_access())?,
             scratch: pd.reg_mr(REGION_BYTES, all_access())?,
             pd,
-            _context: context,
+            context,
         })
     }
 }
@@ -75,6 +75,16 @@ pub(super) enum Topology {
     Itself,
 }
 
+/// Which ends to connect, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connecting<'a> {
+    pub(super) near: &'a End,
+    pub(super) far: &'a End,
+    pub(super) topology: Topology,
+    /// The local ACK timeout code.
+    pub(super) timeout: u8,
+}
+
 /// A connection between two ends, for one operation at one MTU.
 #[derive(Debug)]
 pub(super) struct Stage<'a> {
@@ -83,7 +93,6 @@ pub(super) struct Stage<'a> {
     pub(super) near_qp: QueuePair,
     pub(super) far_qp: QueuePair,
     pub(super) mtu: Mtu,
-    /// Whether this MTU also carries the longest messages.
     long: bool,
     seed: u64,
 }
@@ -92,16 +101,10 @@ pub(super) struct Stage<'a> {
 pub(super) type Spans = Vec<Range<usize>>;
 
 impl<'a> Stage<'a> {
-    /// Connects the ends. `seed` decides the bytes of all messages and the first PSNs.
-    pub(super) fn new(
-        near: &'a End,
-        far: &'a End,
-        topology: Topology,
-        timeout: u8,
-        mtu: Mtu,
-        long: bool,
-        seed: u64,
-    ) -> anyhow::Result<Self> {
+    /// Connects the ends. `seed` decides the bytes of all messages and the first PSNs; `long` says whether this MTU
+    /// also carries the longest messages.
+    pub(super) fn new(connecting: &Connecting<'a>, mtu: Mtu, long: bool, seed: u64) -> anyhow::Result<Self> {
+        let Connecting { near, far, topology, timeout } = *connecting;
         let queue_pair = |end: &End| {
             end.pd.create_qp(&QpInitAttributes {
                 cap: QpCapabilities {
@@ -210,18 +213,15 @@ impl<'a> Stage<'a> {
 
     fn queues(&self) -> impl Iterator<Item = &CompletionQueue> {
         // One queue when both ends are one, so that nothing is asked for twice.
-        let far = (self.far.cq.number() != self.near.cq.number() || self.far.device.address() != self.near.device.address())
-            .then_some(&self.far.cq);
+        let far = (self.far.cq.number() != self.near.cq.number()
+            || self.far.device.address() != self.near.device.address())
+        .then_some(&self.far.cq);
         std::iter::once(&self.near.cq).chain(far)
     }
 
     /// Waits for exactly these completions, of the near send queue and of the far receive queue, in the order in
     /// which their requests were numbered. Returns those of receives.
-    pub(super) fn complete(
-        &self,
-        sends: Range<usize>,
-        receives: Range<usize>,
-    ) -> anyhow::Result<Vec<WorkCompletion>> {
+    pub(super) fn complete(&self, sends: Range<usize>, receives: Range<usize>) -> anyhow::Result<Vec<WorkCompletion>> {
         let start = Instant::now();
         let (mut next_send, mut next_receive) = (sends.start, receives.start);
         let mut received = Vec::with_capacity(receives.len());

@@ -1,0 +1,233 @@
+//! `uroce demo`: every operation, on a good network and on a bad one, with every byte compared.
+
+mod operations;
+mod stage;
+
+use super::{
+    GlobalOptions,
+    device::{captured, open_udp},
+    outcome, units,
+};
+use clap::Args;
+use comfy_table::{Cell, CellAlignment, Color, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use operations::{Operation, Tally};
+use stage::{Connecting, End, Stage, Topology};
+use std::{
+    io::{self, Write},
+    net::{IpAddr, Ipv6Addr},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Instant,
+};
+use uroce::{
+    link::{CaptureFile, Fault, FaultSpec, Link, UdpLink, fault::DirectionCounters},
+    verbs::{Device, Mtu, PORT},
+};
+
+/// Where the packets go without `--capture`.
+const CAPTURE: &str = "uroce-demo.pcapng";
+/// The bad network, without `--fault`.
+const BAD_NETWORK: &str = "drop 1%, duplicate 1%, reorder 1%";
+/// Local ACK timeouts: 67 ms where nothing is lost, so that a busy machine does not look like a lossy network, and
+/// 4 ms where losses are to be repaired.
+const PATIENT: u8 = 14;
+const HASTY: u8 = 10;
+/// The MTUs that are tried, as far as the network carries them. The first also carries the longest messages.
+const MTUS: [Mtu; 3] = [Mtu::Mtu4096, Mtu::Mtu1024, Mtu::Mtu256];
+
+/// Options of `uroce demo`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DemoOptions {}
+
+/// Runs it.
+pub(crate) fn run(global: &GlobalOptions, _options: &DemoOptions) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
+    let path = global.capture.clone().unwrap_or_else(|| PathBuf::from(CAPTURE));
+    let bad_network = match &global.fault {
+        Some(spec) => spec.clone(),
+        None => BAD_NETWORK.parse()?,
+    };
+    let mut demo = Demo {
+        global,
+        seed: global.fresh_seed(),
+        capture: CaptureFile::create(&path)?,
+        out: io::stdout().lock(),
+        stages: 0,
+        total: Tally::default(),
+        wrong: 0,
+    };
+    writeln!(demo.out, "uroce {}, a RoCE v2 NIC in user space\n", env!("CARGO_PKG_VERSION"))?;
+    demo.good_network()?;
+    demo.one_address()?;
+    demo.bad_network(&bad_network)?;
+    demo.capture.flush()?;
+
+    let Demo { mut out, seed, total, wrong, .. } = demo;
+    writeln!(
+        out,
+        "{} messages, {}, compared byte by byte in {:.1} s: {}",
+        units::format_count(total.messages),
+        units::format_size(total.bytes),
+        start.elapsed().as_secs_f64(),
+        if wrong == 0 { "all right".to_owned() } else { format!("{wrong} lines are WRONG") },
+    )?;
+    let size = path.metadata().map_or(0, |metadata| metadata.len());
+    writeln!(
+        out,
+        "every packet:  {} ({}), for wireshark or uroce pcap show",
+        path.display(),
+        units::format_size(size)
+    )?;
+    writeln!(out, "once again:    uroce demo --seed {seed}")?;
+    Ok(outcome(wrong == 0))
+}
+
+/// The demo while it runs.
+struct Demo<'a> {
+    global: &'a GlobalOptions,
+    seed: u64,
+    capture: Arc<CaptureFile>,
+    out: io::StdoutLock<'static>,
+    /// How many there have been: each has bytes of its own.
+    stages: u64,
+    total: Tally,
+    wrong: usize,
+}
+
+impl Demo<'_> {
+    fn good_network(&mut self) -> anyhow::Result<()> {
+        let (near, far) = self.open_two()?;
+        writeln!(self.out, "A good network, {} → {}", near.address(), far.address())?;
+        let near = self.end(captured(near, Some(&self.capture))?)?;
+        let far = self.end(Arc::new(far))?;
+        self.table(&near, &far, Topology::Pair, PATIENT)
+    }
+
+    fn one_address(&mut self) -> anyhow::Result<()> {
+        let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let link = match open_udp(Some(address)) {
+            Ok(link) => link,
+            Err(error) => {
+                writeln!(self.out, "IPv6 is left out: {error:#}\n")?;
+                return Ok(());
+            }
+        };
+        let near = self.end(captured(link, Some(&self.capture))?)?;
+        let far = End::new(&near.device)?;
+        writeln!(self.out, "One IPv6 address, {address}: two queue pairs of one device")?;
+        self.table(&near, &far, Topology::Pair, PATIENT)?;
+        writeln!(self.out, "One IPv6 address, {address}: a queue pair connected to itself")?;
+        self.table(&near, &near, Topology::Itself, PATIENT)
+    }
+
+    fn bad_network(&mut self, faults: &FaultSpec) -> anyhow::Result<()> {
+        let (near, far) = self.open_two()?;
+        writeln!(self.out, "A bad network, {} → {}: {faults}", near.address(), far.address())?;
+        let near_faults = Arc::new(Fault::new(captured(near, Some(&self.capture))?, faults, self.seed));
+        let far_faults = Arc::new(Fault::new(far, faults, !self.seed));
+        let near = self.end(near_faults.clone())?;
+        let far = self.end(far_faults.clone())?;
+        self.table(&near, &far, Topology::Pair, HASTY)?;
+        let counters = [near_faults.counters().tx, far_faults.counters().tx];
+        let sum = |count: fn(&DirectionCounters) -> u64| counters.iter().map(count).sum::<u64>();
+        writeln!(
+            self.out,
+            "The network dropped {}, duplicated {} and reordered {} packets.\n",
+            sum(|counters| counters.dropped),
+            sum(|counters| counters.duplicated),
+            sum(|counters| counters.reordered),
+        )?;
+        Ok(())
+    }
+
+    /// Two addresses: `--addr` or the first free loopback address, and the next free one.
+    fn open_two(&self) -> anyhow::Result<(UdpLink, UdpLink)> {
+        Ok((open_udp(self.global.addr)?, open_udp(None)?))
+    }
+
+    fn end(&self, link: Arc<dyn Link>) -> anyhow::Result<End> {
+        End::new(&self.global.device(link, Some(self.seed)).build()?)
+    }
+
+    /// Runs every operation between two ends, and prints a line for each.
+    fn table(&mut self, near: &End, far: &End, topology: Topology, timeout: u8) -> anyhow::Result<()> {
+        let carried = near.context.query_port(PORT)?.active_mtu;
+        let mtus: Vec<Mtu> = match self.global.mtu {
+            Some(mtu) => vec![mtu],
+            None => MTUS.into_iter().filter(|&mtu| mtu <= carried).collect(),
+        };
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["operation", "MTU", "sizes", "messages", "bytes", "rate", "sent again", "data"]);
+        for column in 3..7 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        // Drawn on standard error, and only when that is a terminal.
+        let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{spinner} {msg}")?);
+        for operation in operations::ALL {
+            progress.set_message(operation.name);
+            progress.tick();
+            let before = retransmitted(near, far);
+            let connecting = Connecting { near, far, topology, timeout };
+            let result = self.run_operation(&operation, &connecting, &mtus);
+            let again = retransmitted(near, far) - before;
+            let (tally, verdict) = match result {
+                Ok(tally) => (tally, Cell::new("right").fg(Color::Green)),
+                Err(error) => {
+                    self.wrong += 1;
+                    (Tally::default(), Cell::new(format!("WRONG: {error:#}")).fg(Color::Red))
+                }
+            };
+            self.total = self.total.and(tally);
+            let names: Vec<_> = mtus.iter().rev().map(ToString::to_string).collect();
+            let mut row = vec![Cell::new(operation.name), Cell::new(names.join(" "))];
+            row.extend(cells(&tally).map(Cell::new));
+            row.extend([Cell::new(units::format_count(again)), verdict]);
+            table.add_row(row);
+        }
+        progress.finish_and_clear();
+        writeln!(self.out, "{}\n", table.trim_fmt())?;
+        self.out.flush()?;
+        Ok(())
+    }
+
+    fn run_operation(
+        &mut self,
+        operation: &Operation,
+        connecting: &Connecting<'_>,
+        mtus: &[Mtu],
+    ) -> anyhow::Result<Tally> {
+        let mut tally = Tally::default();
+        for (index, &mtu) in mtus.iter().enumerate() {
+            self.stages += 1;
+            let seed = self.seed.wrapping_add(self.stages << 32);
+            let stage = Stage::new(connecting, mtu, index == 0, seed)?;
+            tally = tally.and((operation.run)(&stage)?);
+        }
+        Ok(tally)
+    }
+}
+
+/// Sizes, messages, bytes and rate.
+fn cells(tally: &Tally) -> [String; 4] {
+    let (smallest, largest) = (units::format_size(tally.smallest as u64), units::format_size(tally.largest as u64));
+    [
+        if smallest == largest { smallest } else { format!("{smallest} … {largest}") },
+        units::format_count(tally.messages),
+        units::format_size(tally.bytes),
+        units::format_rate(tally.bytes, tally.time),
+    ]
+}
+
+/// Packets that either end has sent again.
+fn retransmitted(near: &End, far: &End) -> u64 {
+    let of = |device: &Device| device.counters().retransmitted_pkts;
+    if near.device.address() == far.device.address() {
+        return of(&near.device);
+    }
+    of(&near.device) + of(&far.device)
+}
