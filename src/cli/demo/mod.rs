@@ -159,7 +159,7 @@ impl Demo<'_> {
             None => MTUS.into_iter().filter(|&mtu| mtu <= carried).collect(),
         };
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
         table.set_header(["operation", "MTU", "sizes", "messages", "bytes", "rate", "sent again", "data"]);
         for column in 3..7 {
             if let Some(column) = table.column_mut(column) {
