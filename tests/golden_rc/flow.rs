@@ -38,8 +38,11 @@ pub(crate) enum Event {
 
 /// The command line of `rxeprobe`, and what it printed about its buffer.
 pub(crate) struct Probe {
+    client: String,
     server: String,
     buffer: String,
+    completions: Vec<String>,
+    originals: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -84,9 +87,29 @@ pub(crate) fn flows() -> Vec<Flow> {
 }
 
 impl Flow {
+    /// The capture's name.
+    pub(crate) fn capture(&self) -> &str {
+        self.name.split(' ').next().unwrap_or_default()
+    }
+
+    /// Whether the capture ends before the last answer: the program that received the last message exited at once.
+    pub(crate) fn ends_unanswered(&self) -> bool {
+        let ends = [
+            "srq_pingpong from 10.77.0.2 to 0x000019",
+            "srq_pingpong from 10.77.0.2 to 0x00001a",
+            "srq_pingpong from 10.77.0.2 to 0x00001b",
+        ];
+        ends.contains(&self.name.as_str())
+    }
+
     /// What the responder received, in order, among what it sent.
     pub(crate) fn at_responder(&self) -> Vec<Event> {
         self.seen_by(true)
+    }
+
+    /// What the requester received, in order, among what it sent.
+    pub(crate) fn at_requester(&self) -> Vec<Event> {
+        self.seen_by(false)
     }
 
     /// Every request that was sent.
@@ -141,6 +164,26 @@ impl Flow {
 }
 
 impl Probe {
+    /// What the client was told with `flag`, which takes a value.
+    pub(crate) fn client(&self, flag: &str) -> Option<&str> {
+        option(&self.client, flag)
+    }
+
+    /// Whether the client was told `flag`.
+    pub(crate) fn client_has(&self, flag: &str) -> bool {
+        self.client.split_whitespace().any(|word| word == flag)
+    }
+
+    /// How the client's work requests ended, as it printed it: nothing when there were many and all went well.
+    pub(crate) fn completions(&self) -> &[String] {
+        &self.completions
+    }
+
+    /// What the client's atomics found, as it printed it.
+    pub(crate) fn originals(&self) -> &[u64] {
+        &self.originals
+    }
+
     /// What the server was told with `flag`, which takes a value.
     pub(crate) fn server(&self, flag: &str) -> Option<&str> {
         option(&self.server, flag)
@@ -246,10 +289,16 @@ fn full(packet: &Packet<'_>) -> Option<Mtu> {
 impl Probe {
     fn of(notes: &str) -> Option<Self> {
         let line = |start| notes.lines().find_map(|line| Some(line.strip_prefix(start)?.to_owned()));
+        let client = line("# client (A 10.77.0.1): rxeprobe ")?;
         let server = line("# server (B 10.77.0.2): rxeprobe ")?;
         let (buffer, _) =
             line("S| server qpn=")?.split_once('|').map(|(mine, theirs)| (mine.to_owned(), theirs.to_owned()))?;
-        Some(Self { server, buffer })
+        // "C| send wr=0 success vendor=0 t=0.007689 orig=0x…"
+        let sent = || notes.lines().filter_map(|line| line.strip_prefix("C| send wr=")?.split_once(' '));
+        let completions = sent().filter_map(|(_, rest)| Some(rest.split_once(" vendor")?.0.to_owned())).collect();
+        let original = |(_, rest): (&str, &str)| u64::from_str_radix(rest.split_once(" orig=0x")?.1, 16).ok();
+        let originals = sent().filter_map(original).collect();
+        Some(Self { client, server, buffer, completions, originals })
     }
 }
 

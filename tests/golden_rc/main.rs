@@ -2,4 +2,5 @@
 //! captured reliable connection in `pcaps/`.
 
 mod flow;
+mod requester;
 mod responder;

@@ -68,6 +68,17 @@ fn the_repeated_answer_of_a_read_is_not() {
 }
 
 #[test]
+fn one_that_waits_is_not_taken_back_by_an_earlier_one() {
+    let mut peer = Peer::of_hardware();
+    peer.write(0, b"a");
+    peer.read(1, 0, 1);
+    peer.answers();
+    peer.write(2, b"b");
+    peer.write(0, b"a");
+    assert_eq!(peer.answers(), ["ack 2 msn 3 credits 0"]);
+}
+
+#[test]
 fn a_nak_is_one_for_what_came_before() {
     let mut peer = Peer::of_hardware();
     peer.write(0, b"a");
