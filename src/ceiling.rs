@@ -36,10 +36,10 @@ const PATIENCE: u32 = 100;
 
 /// How often an empty socket is asked again before the thread sleeps. Sleeping and waking cost about 5 µs, an empty
 /// receive a third of one.
-const SPINS: u32 = 60;
+const SPINS: u32 = 30;
 
-/// What may be on its way at most, however large the receiver's buffer: more would only fall out of the cache.
-const WINDOW: usize = 1 << 20;
+/// What may be on its way at most, however large the receiver's buffer. Less costs wake-ups, more gains nothing.
+const WINDOW: usize = 2 << 20;
 
 /// What a packet holds at least of a receive buffer: see [`crate::link::LinkLimits::receive_capacity`].
 const PACKET_CHARGE: usize = 512;
