@@ -60,3 +60,25 @@ impl Clock for VirtualClock {
         Instant::from_nanos(self.nanos.load(Ordering::Acquire))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monotonic_clock_begins_near_zero_and_never_goes_back() {
+        let clock = MonotonicClock::new();
+        let readings: Vec<_> = (0..100).map(|_| clock.now()).collect();
+        assert!(readings.is_sorted());
+        assert!(readings[0] < Instant::from_nanos(60_000_000_000));
+    }
+
+    #[test]
+    fn the_virtual_clock_moves_forward_only_and_only_when_told() {
+        let clock = VirtualClock::new();
+        assert_eq!(clock.now(), Instant::ZERO);
+        clock.advance_to(Instant::from_nanos(7));
+        clock.advance_to(Instant::from_nanos(5));
+        assert_eq!(clock.now(), Instant::from_nanos(7));
+    }
+}

@@ -3,6 +3,29 @@
 //! The unit is a *train*: packets of one queue pair to one destination, equal in length but for a shorter last
 //! one, laid end to end. That is what a kernel's UDP segmentation offload takes and what its receive offload
 //! returns, and it is what makes user space fast.
+//!
+//! - [`udp`]: UDP sockets, for any machine and without privilege.
+//! - [`sim`]: a network in virtual time, for tests.
+//! - [`fault`]: a wrapper that drops, delays, reorders, corrupts …
+//! - [`capture`]: a wrapper that writes down what passes.
+//!
+//! Wrappers are links themselves, so they stack. The outer ones are nearer to the program: what
+//! `Capture<Fault<UdpLink>>` records is what the program sent, what `Fault<Capture<UdpLink>>` records is what was
+//! on the wire.
+//!
+//! ```
+//! use uroce::link::{Capture, CaptureFile, Fault, Link, UdpConfig, UdpLink};
+//!
+//! # let path = std::env::temp_dir().join(format!("uroce-doc-{}.pcapng", std::process::id()));
+//! let wire = UdpLink::open_loopback(&UdpConfig::default())?;
+//! let file = CaptureFile::create(&path)?;
+//! let wire = Capture::new(wire, file, "wire")?;
+//! let spec = "drop 1%, rx drop read-response 3 of qp 17".parse().map_err(std::io::Error::other)?;
+//! let link = Fault::new(wire, &spec, 42);
+//! println!("a bad network at {}", link.address());
+//! # std::fs::remove_file(&path)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 pub mod capture;
 pub mod fault;

@@ -305,13 +305,15 @@ fn bind(address: IpAddr, scope: u32, port: u16) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     // Clamped silently to net.core.wmem_max; on loopback a sent packet is charged to its receiver at once.
     socket.set_send_buffer_size(4 << 20)?;
+    // PROBE sets Don't Fragment as DO does, but knows only the interface's MTU: a forged ICMP message cannot make the
+    // kernel refuse our packets.
     match address {
         IpAddr::V4(_) => {
-            sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         }
         IpAddr::V6(_) => {
             socket.set_only_v6(true)?;
-            sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+            sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         }
     }
     socket.bind(&name.into())?;

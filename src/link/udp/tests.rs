@@ -242,9 +242,10 @@ fn packets_carry_identification_zero_and_dont_fragment() {
     raw.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     raw.bind(&SocketAddr::new(b.address(), 0).into()).unwrap();
     let port = a.source_port(0xc0de);
-    let bytes = packets(1, 333, 333);
-    for source_port in [ROCE_PORT, port, ROCE_PORT, port] {
-        a.send(Instant::ZERO, &Train { source_port, ..train(&b, 333, &bytes) }).unwrap();
+    let bytes = packets(3, 333, 333);
+    // On loopback a train stays one packet, whose Identification is that of its first segment.
+    for (source_port, count) in [(ROCE_PORT, 1), (port, 1), (ROCE_PORT, 3), (port, 3), (ROCE_PORT, 1), (port, 1)] {
+        a.send(Instant::ZERO, &Train { source_port, ..train(&b, 333, &bytes[..333 * count]) }).unwrap();
         let mut packet = [0_u8; 2048];
         let length = loop {
             let length = io::Read::read(&mut &raw, &mut packet).unwrap();
@@ -253,7 +254,7 @@ fn packets_carry_identification_zero_and_dont_fragment() {
                 break length;
             }
         };
-        assert_eq!(length, 20 + 8 + 333);
+        assert_eq!(length, 20 + 8 + 333 * count);
         assert_eq!(packet[4..8], [0, 0, 0x40, 0], "Identification 0, DF alone");
         assert_eq!(packet[8], 64, "time to live");
         assert_eq!(packet[20..22], source_port.to_be_bytes());
