@@ -1,0 +1,122 @@
+//! What the `uroce` command promises to whoever scripts it: exit codes, where output goes, the fields of `--json`.
+#![cfg(feature = "cli")]
+
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+fn uroce(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_uroce")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// A successful run that prints one JSON object.
+fn json(arguments: &[&str]) -> Value {
+    let output = uroce(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    assert_eq!(stdout(&output).lines().count(), 1);
+    serde_json::from_str(stdout(&output)).unwrap()
+}
+
+#[test]
+fn mistakes_exit_with_2_and_one_sentence() {
+    for (arguments, sentence) in [
+        (vec!["perf", "write-lat", "--loopback", "--size", "0"], "at least 1"),
+        (vec!["perf", "atomic-bw", "--loopback", "--size", "64"], "always 8 bytes"),
+        (vec!["perf", "write-bw", "--loopback", "--size", "lots"], "a size is a number of bytes"),
+        (vec!["info", "--addr", "192.0.2.1"], "192.0.2.1"),
+        (vec!["info", "--mtu", "1000"], "256, 512, 1024, 2048 or 4096"),
+        (vec!["info", "--fault", "dorp 1%"], "dorp"),
+        (vec!["info", "--capture", "/nowhere/x.pcapng"], "/nowhere/x.pcapng"),
+        (vec!["pingpong", "127.0.0.1", "--port", "1"], "no server answers at 127.0.0.1:1"),
+        (vec!["pcap", "show", "/nowhere/x.pcapng"], "/nowhere/x.pcapng"),
+    ] {
+        let output = uroce(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(sentence), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn info_shows_the_device() {
+    let output = uroce(&["info"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for field in ["hca_id: uroce0", "PORT_ACTIVE (4)", "max_qp_wr", "RoCE v2", "::ffff:127.0.0."] {
+        assert!(stdout(&output).contains(field), "{field}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn perf_prints_one_json_object_with_its_fields() {
+    for test in ["send-bw", "send-lat", "write-bw", "write-lat", "read-bw", "read-lat", "atomic-bw", "atomic-lat", "ceiling"] {
+        let found = json(&["perf", test, "--loopback", "--json", "-n", "50", "--mtu", "1024"]);
+        assert_eq!(found["op"], test);
+        assert_eq!(found["mtu"], 1024);
+        assert_eq!(found["qps"], 1);
+        for field in ["size", "gbit_per_s", "msgs_per_s", "p50_us", "p99_us", "retransmitted_packets"] {
+            assert!(found[field].is_number(), "{test}: {field}");
+        }
+        assert_eq!(found["data_right"], true);
+    }
+}
+
+#[test]
+fn all_sizes_are_one_object_with_results() {
+    let found = json(&["perf", "write-bw", "--loopback", "--json", "--all", "-n", "3", "--qps", "2"]);
+    let sizes: Vec<u64> = found["results"].as_array().unwrap().iter().map(|r| r["size"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
+    assert_eq!(found["size"], 8 << 20);
+}
+
+#[test]
+fn perf_counts_what_a_bad_network_costs() {
+    let arguments =
+        ["perf", "write-bw", "--loopback", "--json", "-n", "200", "--fault", "drop 2%, dup 1%, reorder 1%", "--seed", "1"];
+    let found = json(&arguments);
+    assert_eq!(found["data_right"], true);
+    assert!(found["retransmitted_packets"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn idle_queue_pairs_are_counted() {
+    let found = json(&["perf", "write-bw", "--loopback", "--json", "-n", "10", "--idle-qps", "100"]);
+    assert_eq!(found["idle_qps"], 100);
+    assert!(found["setup_us_per_idle_qp"].is_number());
+    assert!(found["bytes_per_idle_qp"].is_number());
+}
+
+#[test]
+fn pingpong_checks_every_message() {
+    for events in [&[][..], &["--events"]] {
+        let mut arguments = vec!["pingpong", "--loopback", "-n", "50", "--size", "5000"];
+        arguments.extend(events);
+        let output = uroce(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stdout(&output).contains("all data right"));
+    }
+}
+
+#[test]
+fn a_capture_of_a_run_verifies_and_shows() {
+    let file = std::env::temp_dir().join(format!("uroce-command-line-{}.pcapng", std::process::id()));
+    let path = file.to_str().unwrap();
+    let output = uroce(&["pingpong", "--loopback", "-n", "5", "--capture", path]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let verified = uroce(&["pcap", "verify", path]);
+    assert_eq!(verified.status.code(), Some(0), "{}", stdout(&verified));
+    let shown = uroce(&["pcap", "show", path]);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(shown.status.code(), Some(0));
+    // Ten messages of four kilobytes, and their acknowledgements.
+    assert!(stdout(&shown).lines().count() >= 20, "{}", stdout(&shown));
+}
