@@ -58,7 +58,9 @@ fn info_shows_the_device() {
 
 #[test]
 fn perf_prints_one_json_object_with_its_fields() {
-    for test in ["send-bw", "send-lat", "write-bw", "write-lat", "read-bw", "read-lat", "atomic-bw", "atomic-lat", "ceiling"] {
+    for test in
+        ["send-bw", "send-lat", "write-bw", "write-lat", "read-bw", "read-lat", "atomic-bw", "atomic-lat", "ceiling"]
+    {
         let found = json(&["perf", test, "--loopback", "--json", "-n", "50", "--mtu", "1024"]);
         assert_eq!(found["op"], test);
         assert_eq!(found["mtu"], 1024);
@@ -80,8 +82,18 @@ fn all_sizes_are_one_object_with_results() {
 
 #[test]
 fn perf_counts_what_a_bad_network_costs() {
-    let arguments =
-        ["perf", "write-bw", "--loopback", "--json", "-n", "200", "--fault", "drop 2%, dup 1%, reorder 1%", "--seed", "1"];
+    let arguments = [
+        "perf",
+        "write-bw",
+        "--loopback",
+        "--json",
+        "-n",
+        "200",
+        "--fault",
+        "drop 2%, dup 1%, reorder 1%",
+        "--seed",
+        "1",
+    ];
     let found = json(&arguments);
     assert_eq!(found["data_right"], true);
     assert!(found["retransmitted_packets"].as_u64().unwrap() > 0);

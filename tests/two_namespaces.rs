@@ -28,8 +28,11 @@ impl Cable {
     /// `None` where it cannot be made, after saying why.
     fn new(name: &str, mtu: usize) -> Option<Self> {
         let namespaces = [0, 1].map(|side| format!("uroce-{name}-{}-{side}", std::process::id()));
-        // The test harness captures what `println!` prints; this line is for whoever runs it.
-        let skip = |why: &str| writeln!(io::stderr(), "two_namespaces {name}: skipped, because {why}").unwrap();
+        // The test harness captures what `eprintln!` prints; this line is for whoever runs it.
+        let skip = |why: &str| {
+            let line = format!("two_namespaces {name}: skipped, because {why}\n");
+            io::stderr().write_all(line.as_bytes()).unwrap();
+        };
         match Command::new("ip").args(["netns", "add", &namespaces[0]]).output() {
             Ok(output) if output.status.success() => {}
             Ok(output) => {
@@ -41,7 +44,8 @@ impl Cable {
                 return None;
             }
         }
-        let addresses = [1, 2].map(|host| [format!("10.99.0.{host}"), format!("fd00:99::{host}")].map(|a| a.parse().unwrap()));
+        let addresses =
+            [1, 2].map(|host| [format!("10.99.0.{host}"), format!("fd00:99::{host}")].map(|a| a.parse().unwrap()));
         let cable = Self { namespaces, addresses };
         let [near, far] = &cable.namespaces;
         ip(&["netns", "add", far]);

@@ -21,12 +21,16 @@ impl GlobalOptions {
 
     /// The device at `--addr`, or at the address from which `host` is reached.
     pub(super) fn open_towards(&self, host: &str, port: u16) -> anyhow::Result<Device> {
-        let local = match self.addr {
-            Some(address) => Some(address),
+        self.build(open_udp(self.address_towards(host, port)?)?, self.capture_file()?.as_ref())
+    }
+
+    /// `--addr`, or the address from which `host` is reached; `None` when any free loopback address will do.
+    pub(super) fn address_towards(&self, host: &str, port: u16) -> anyhow::Result<Option<IpAddr>> {
+        match self.addr {
+            Some(address) => Ok(Some(address)),
             // On IPv4 loopback every address leads to every other, and the peer's own is taken.
-            None => Some(exchange::route_to(host, port)?).filter(|&local| !is_ipv4_loopback(local)),
-        };
-        self.build(open_udp(local)?, self.capture_file()?.as_ref())
+            None => Ok(Some(exchange::route_to(host, port)?).filter(|&local| !is_ipv4_loopback(local))),
+        }
     }
 
     /// Two devices that can reach each other: at `--addr` (or the first free loopback address) and at the next free
@@ -114,6 +118,7 @@ pub(super) fn random_seed() -> u64 {
     RandomState::new().hash_one(()) >> 32
 }
 
-fn is_ipv4_loopback(address: IpAddr) -> bool {
+/// Whether the address has neighbours on loopback that reach it.
+pub(super) fn is_ipv4_loopback(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(address) if address.is_loopback())
 }

@@ -6,6 +6,7 @@
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
+    collections::VecDeque,
     io::{self, BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
@@ -49,6 +50,8 @@ pub(crate) struct PeerGone(String);
 pub(crate) struct Exchange {
     writer: Writer,
     lines: Receiver<io::Result<String>>,
+    /// What [`Self::check`] has come across.
+    heard: VecDeque<io::Result<String>>,
     peer: String,
 }
 
@@ -82,12 +85,12 @@ impl Exchange {
     fn over_tcp(stream: TcpStream, peer: SocketAddr) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         let lines = read_lines(stream.try_clone()?);
-        Ok(Self { writer: Writer::Tcp(stream), lines, peer: peer.to_string() })
+        Ok(Self { writer: Writer::Tcp(stream), lines, heard: VecDeque::new(), peer: peer.to_string() })
     }
 
     fn over_unix(stream: UnixStream) -> anyhow::Result<Self> {
         let lines = read_lines(stream.try_clone()?);
-        Ok(Self { writer: Writer::Local(stream), lines, peer: "the other thread".to_owned() })
+        Ok(Self { writer: Writer::Local(stream), lines, heard: VecDeque::new(), peer: "the other thread".to_owned() })
     }
 
     /// Who is at the other end.
@@ -108,19 +111,26 @@ impl Exchange {
 
     /// Waits for what the peer says next.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
-        match self.lines.recv() {
+        match self.heard.pop_front().map_or_else(|| self.lines.recv(), Ok) {
             Ok(line) => self.parse(line),
-            Err(_) => Err(self.gone()),
+            Err(_) => Err(self.gone().into()),
         }
     }
 
     /// What the peer has said, if anything. Cheap enough to ask now and then from a polling loop.
     pub(crate) fn try_receive<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+        self.check()?;
+        self.heard.pop_front().map(|line| self.parse(line)).transpose()
+    }
+
+    /// Notices a peer that has gone without having said anything more.
+    pub(crate) fn check(&mut self) -> Result<(), PeerGone> {
         match self.lines.try_recv() {
-            Ok(line) => self.parse(line).map(Some),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(self.gone()),
+            Ok(line) => self.heard.push_back(line),
+            Err(TryRecvError::Disconnected) if self.heard.is_empty() => return Err(self.gone()),
+            Err(_) => {}
         }
+        Ok(())
     }
 
     fn parse<T: DeserializeOwned>(&self, line: io::Result<String>) -> anyhow::Result<T> {
@@ -129,8 +139,8 @@ impl Exchange {
             .map_err(|error| anyhow!("{} said what this version does not understand: {error}", self.peer))
     }
 
-    fn gone(&self) -> anyhow::Error {
-        PeerGone(self.peer.clone()).into()
+    fn gone(&self) -> PeerGone {
+        PeerGone(self.peer.clone())
     }
 }
 
@@ -209,9 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_leaves_is_noticed() {
-        let (one, mut other) = Exchange::pair().unwrap();
+    fn a_peer_that_leaves_is_noticed_after_its_last_words() {
+        let (mut one, mut other) = Exchange::pair().unwrap();
+        one.send(&"goodbye").unwrap();
         drop(one);
+        other.check().unwrap();
+        other.check().unwrap();
+        assert_eq!(other.receive::<String>().unwrap(), "goodbye");
         assert!(other.receive::<String>().unwrap_err().to_string().contains("gone away"));
     }
 

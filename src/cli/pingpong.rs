@@ -87,7 +87,7 @@ pub(crate) fn run(global: &GlobalOptions, options: &PingpongOptions) -> anyhow::
         return client(global, options, device, Exchange::connect(host, options.port)?);
     }
     let device = global.open()?;
-    let exchange = session::accept(&device, options.port, "pingpong")?;
+    let exchange = session::accept(device.address(), options.port, "pingpong")?;
     let peer = exchange.peer().to_owned();
     server(device, exchange, global.seed, events)?;
     eprintln!("pingpong with {peer}: done, all data right");
@@ -268,8 +268,7 @@ impl Player {
             }
         };
         if look {
-            // Nothing is expected: this notices another side that is gone.
-            session.exchange.try_receive::<()>()?;
+            session.exchange.check()?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow, bail};
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
+    net::IpAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -290,10 +291,10 @@ pub(crate) fn both_sides<S: Send + 'static, C>(
     }
 }
 
-/// Waits for the client of a test at the device's address, after telling how to start it: `again` is what to type.
-pub(crate) fn accept(device: &Device, port: u16, again: &str) -> anyhow::Result<Exchange> {
-    let listener = exchange::listen(device.address(), port)?;
+/// Waits for the client of a test at `address`, after telling how to start it: `again` is what to type.
+pub(crate) fn accept(address: IpAddr, port: u16, again: &str) -> anyhow::Result<Exchange> {
+    let listener = exchange::listen(address, port)?;
     let port = if port == exchange::DEFAULT_PORT { String::new() } else { format!(" --port {port}") };
-    eprintln!("waiting at {}; in another terminal: uroce {again} {}{port}", listener.local_addr()?, device.address());
+    eprintln!("waiting at {}; in another terminal: uroce {again} {address}{port}", listener.local_addr()?);
     Exchange::accept(&listener)
 }

@@ -9,7 +9,7 @@ use super::{
     outcome, units,
 };
 use clap::Args;
-use comfy_table::{Cell, CellAlignment, Color, Table, presets};
+use comfy_table::{Cell, CellAlignment, Color, LineStyle, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressStyle};
 use operations::{Operation, Tally};
 use stage::{Connecting, End, Stage, Topology};
@@ -71,7 +71,7 @@ pub(crate) fn run(global: &GlobalOptions, _options: &DemoOptions) -> anyhow::Res
         units::format_count(total.messages),
         units::format_size(total.bytes),
         start.elapsed().as_secs_f64(),
-        if wrong == 0 { "all right".to_owned() } else { format!("{wrong} lines are WRONG") },
+        if wrong == 0 { "all right".to_owned() } else { format!("WRONG in {wrong} of the lines above") },
     )?;
     let size = path.metadata().map_or(0, |metadata| metadata.len());
     writeln!(
@@ -99,10 +99,10 @@ struct Demo<'a> {
 impl Demo<'_> {
     fn good_network(&mut self) -> anyhow::Result<()> {
         let (near, far) = self.open_two()?;
-        writeln!(self.out, "A good network, {} → {}", near.address(), far.address())?;
+        let title = format!("A good network, {} → {}", near.address(), far.address());
         let near = self.end(captured(near, Some(&self.capture))?)?;
         let far = self.end(Arc::new(far))?;
-        self.table(&near, &far, Topology::Pair, PATIENT)
+        self.table(&title, &near, &far, Topology::Pair, PATIENT)
     }
 
     fn one_address(&mut self) -> anyhow::Result<()> {
@@ -116,20 +116,20 @@ impl Demo<'_> {
         };
         let near = self.end(captured(link, Some(&self.capture))?)?;
         let far = End::new(&near.device)?;
-        writeln!(self.out, "One IPv6 address, {address}: two queue pairs of one device")?;
-        self.table(&near, &far, Topology::Pair, PATIENT)?;
-        writeln!(self.out, "One IPv6 address, {address}: a queue pair connected to itself")?;
-        self.table(&near, &near, Topology::Itself, PATIENT)
+        let title = format!("One IPv6 address, {address}: two queue pairs of one device");
+        self.table(&title, &near, &far, Topology::Pair, PATIENT)?;
+        let title = format!("One IPv6 address, {address}: a queue pair connected to itself");
+        self.table(&title, &near, &near, Topology::Itself, PATIENT)
     }
 
     fn bad_network(&mut self, faults: &FaultSpec) -> anyhow::Result<()> {
         let (near, far) = self.open_two()?;
-        writeln!(self.out, "A bad network, {} → {}: {faults}", near.address(), far.address())?;
+        let title = format!("A bad network ({faults}), {} → {}", near.address(), far.address());
         let near_faults = Arc::new(Fault::new(captured(near, Some(&self.capture))?, faults, self.seed));
         let far_faults = Arc::new(Fault::new(far, faults, !self.seed));
         let near = self.end(near_faults.clone())?;
         let far = self.end(far_faults.clone())?;
-        self.table(&near, &far, Topology::Pair, HASTY)?;
+        self.table(&title, &near, &far, Topology::Pair, HASTY)?;
         let counters = [near_faults.counters().tx, far_faults.counters().tx];
         let sum = |count: fn(&DirectionCounters) -> u64| counters.iter().map(count).sum::<u64>();
         writeln!(
@@ -152,16 +152,18 @@ impl Demo<'_> {
     }
 
     /// Runs every operation between two ends, and prints a line for each.
-    fn table(&mut self, near: &End, far: &End, topology: Topology, timeout: u8) -> anyhow::Result<()> {
+    fn table(&mut self, title: &str, near: &End, far: &End, topology: Topology, timeout: u8) -> anyhow::Result<()> {
         let carried = near.context.query_port(PORT)?.active_mtu;
         let mtus: Vec<Mtu> = match self.global.mtu {
             Some(mtu) => vec![mtu],
             None => MTUS.into_iter().filter(|&mtu| mtu <= carried).collect(),
         };
+        let names: Vec<_> = mtus.iter().rev().map(ToString::to_string).collect();
+        writeln!(self.out, "{title}, MTU {}", names.join(", "))?;
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["operation", "MTU", "sizes", "messages", "bytes", "rate", "sent again", "data"]);
-        for column in 3..7 {
+        table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
+        table.set_header(["operation", "sizes", "messages", "bytes", "rate", "sent again", "data"]);
+        for column in 2..6 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -183,8 +185,7 @@ impl Demo<'_> {
                 }
             };
             self.total = self.total.and(tally);
-            let names: Vec<_> = mtus.iter().rev().map(ToString::to_string).collect();
-            let mut row = vec![Cell::new(operation.name), Cell::new(names.join(" "))];
+            let mut row = vec![Cell::new(operation.name)];
             row.extend(cells(&tally).map(Cell::new));
             row.extend([Cell::new(units::format_count(again)), verdict]);
             table.add_row(row);
@@ -205,7 +206,8 @@ impl Demo<'_> {
         for (index, &mtu) in mtus.iter().enumerate() {
             self.stages += 1;
             let seed = self.seed.wrapping_add(self.stages << 32);
-            let stage = Stage::new(connecting, mtu, index == 0, seed)?;
+            let long = index == 0 && operation.long;
+            let stage = Stage::new(connecting, mtu, long, seed)?;
             tally = tally.and((operation.run)(&stage)?);
         }
         Ok(tally)
@@ -219,7 +221,12 @@ fn cells(tally: &Tally) -> [String; 4] {
         if smallest == largest { smallest } else { format!("{smallest} … {largest}") },
         units::format_count(tally.messages),
         units::format_size(tally.bytes),
-        units::format_rate(tally.bytes, tally.time),
+        if tally.largest <= 8 {
+            let rate = tally.messages as f64 / tally.time.as_secs_f64().max(1e-9);
+            format!("{}/s", units::format_count(rate as u64))
+        } else {
+            units::format_rate(tally.bytes, tally.time)
+        },
     ]
 }
 

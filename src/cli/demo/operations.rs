@@ -16,6 +16,8 @@ use uroce::verbs::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     pub(super) name: &'static str,
+    /// Whether it also moves messages of several MiB.
+    pub(super) long: bool,
     pub(super) run: fn(&Stage<'_>) -> anyhow::Result<Tally>,
 }
 
@@ -58,23 +60,30 @@ impl Tally {
 
 /// All of them.
 pub(super) const ALL: [Operation; 13] = [
-    Operation { name: "SEND", run: |stage| send(stage, |_| SendOperation::Send) },
-    Operation {
-        name: "SEND with immediate",
-        run: |stage| send(stage, |n| SendOperation::SendWithImmediate(immediate(n))),
-    },
-    Operation { name: "SEND with invalidate", run: send_with_invalidate },
-    Operation { name: "SEND, solicited event", run: solicited_event },
-    Operation { name: "WRITE", run: write },
-    Operation { name: "WRITE with immediate", run: write_with_immediate },
-    Operation { name: "READ", run: read },
-    Operation { name: "CMP_SWAP", run: compare_swap },
-    Operation { name: "FETCH_ADD", run: fetch_add },
-    Operation { name: "32 elements a side", run: scatter_gather },
-    Operation { name: "inline", run: inline },
-    Operation { name: "unsignalled", run: unsignalled },
-    Operation { name: "fence", run: fence },
+    operation("SEND", |stage| send(stage, |_| SendOperation::Send)).long(),
+    operation("SEND with immediate", |stage| send(stage, |n| SendOperation::SendWithImmediate(immediate(n)))),
+    operation("SEND with invalidate", send_with_invalidate),
+    operation("SEND, solicited event", solicited_event),
+    operation("WRITE", write).long(),
+    operation("WRITE with immediate", write_with_immediate),
+    operation("READ", read).long(),
+    operation("CMP_SWAP", compare_swap),
+    operation("FETCH_ADD", fetch_add),
+    operation("32 elements a side", scatter_gather),
+    operation("inline", inline),
+    operation("unsignalled", unsignalled),
+    operation("fence", fence),
 ];
+
+const fn operation(name: &'static str, run: fn(&Stage<'_>) -> anyhow::Result<Tally>) -> Operation {
+    Operation { name, long: false, run }
+}
+
+impl Operation {
+    const fn long(self) -> Self {
+        Self { long: true, ..self }
+    }
+}
 
 const fn immediate(message: usize) -> u32 {
     0x1234_5600 + message as u32
@@ -175,7 +184,9 @@ fn send_with_invalidate(stage: &Stage<'_>) -> anyhow::Result<Tally> {
     let write = SendOperation::Write { address: victim.address(), rkey: victim.rkey() };
     stage.near_qp.post_send(&[request(0, write, &[stage.near.source.sge(0, 8)])])?;
     let failed = stage.complete_with_failure()?;
-    if failed.status != WcStatus::RemoteAccess {
+    // A queue pair that is connected to itself may be in error as the responder before it hears so as the requester.
+    let flushed = failed.status == WcStatus::WorkRequestFlushed && stage.is_to_itself();
+    if failed.status != WcStatus::RemoteAccess && !flushed {
         bail!(FoundWrong(format!("a WRITE by an invalidated key ended with {:?}", failed.status)));
     }
     Ok(tally)

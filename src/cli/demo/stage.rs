@@ -17,6 +17,8 @@ pub(super) const ELEMENTS: usize = 32;
 pub(super) const INLINE_BYTES: usize = 256;
 /// Work requests of one operation at most.
 const REQUESTS: u32 = 64;
+/// The longest message.
+const LONGEST: usize = (3 << 20) + 1;
 /// Each of the regions of an end.
 const REGION_BYTES: usize = 4 << 20;
 /// What memory holds where nothing may be written.
@@ -63,7 +65,11 @@ impl End {
 
 /// Everything that a region may allow.
 pub(super) fn all_access() -> AccessFlags {
-    AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC
+    AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC
+        | AccessFlags::REMOTE_INVALIDATE
 }
 
 /// How the queue pairs of a phase are connected.
@@ -153,7 +159,7 @@ impl<'a> Stage<'a> {
     /// Message sizes that matter at this MTU: nothing, single bytes, the edges of a packet, many packets.
     pub(super) fn sizes(&self) -> Vec<usize> {
         let mtu = self.mtu.bytes();
-        let longest = if self.long { (2 << 20) + 1 } else { 33 * mtu + 2 };
+        let longest = if self.long { LONGEST } else { 33 * mtu + 2 };
         vec![0, 1, 3, 64, mtu - 1, mtu, mtu + 1, 2 * mtu, 5 * mtu + 7, longest]
     }
 
@@ -209,6 +215,11 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is one queue pair only.
+    pub(super) fn is_to_itself(&self) -> bool {
+        self.near_qp.qp_num() == self.far_qp.qp_num() && self.near.device.address() == self.far.device.address()
     }
 
     fn queues(&self) -> impl Iterator<Item = &CompletionQueue> {

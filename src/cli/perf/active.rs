@@ -40,21 +40,26 @@ pub(super) fn measure(
 }
 
 /// What is wrong with what the client received.
-pub(super) fn difference(lanes: &[Lane], plan: &Plan, size: u64) -> anyhow::Result<Option<String>> {
+pub(super) fn difference(lanes: &[Lane], plan: &Plan, size: u64, sent: &[u64]) -> anyhow::Result<Option<String>> {
     let received = match plan.test {
         Test::ReadBw | Test::ReadLat | Test::SendLat => size,
         // The last byte is the bounced count.
         Test::WriteLat => size - 1,
         _ => return Ok(None),
     };
-    let used = if plan.test.is_bandwidth() { lanes } else { &lanes[..1] };
-    differs(used, plan, received, SERVER)
+    differs(lanes, plan, received, SERVER, |lane| sent.get(lane).is_some_and(|&sent| sent > 0))
 }
 
-/// Where the receiving halves of buffers first differ from what `side` sent.
-pub(super) fn differs(lanes: &[Lane], plan: &Plan, size: u64, side: u64) -> anyhow::Result<Option<String>> {
+/// Where the receiving halves of the buffers of queue pairs in use first differ from what `side` sent.
+pub(super) fn differs(
+    lanes: &[Lane],
+    plan: &Plan,
+    size: u64,
+    side: u64,
+    in_use: impl Fn(usize) -> bool,
+) -> anyhow::Result<Option<String>> {
     let length = usize::try_from(size)?;
-    for (index, lane) in lanes.iter().enumerate() {
+    for (index, lane) in lanes.iter().enumerate().filter(|(index, _)| in_use(*index)) {
         if let Some(at) = pattern::difference(&lane.region, plan.area(), length, plan.pattern(side, index))? {
             return Ok(Some(format!("byte {at} of {length} differs on queue pair {}", lane.qp.qp_num())));
         }
@@ -114,10 +119,12 @@ fn bandwidth(
     let mut completions = vec![WorkCompletion::default(); 64];
     let mut looks = Looks::default();
     let (mut posted, mut completed) = (0_u64, 0_u64);
+    let mut sent = vec![0; lanes.len()];
+    let share = meter.allows(0).div_ceil(lanes.len() as u64);
     while !meter.is_over() || completed < posted {
         let now = Instant::now();
         for lane in with_room.drain(..) {
-            let room = meter.allows(posted).min(free[lane].len() as u64);
+            let room = meter.allows(posted).min(share - sent[lane]).min(free[lane].len() as u64);
             let kept = free[lane].len() - room as usize;
             requests.clear();
             requests.extend(free[lane].drain(kept..).map(|slot| {
@@ -127,6 +134,7 @@ fn bandwidth(
             }));
             lanes[lane].qp.post_send(&requests)?;
             posted += room;
+            sent[lane] += room;
         }
         let count = cq.poll(&mut completions)?;
         if count == 0 {
@@ -146,7 +154,7 @@ fn bandwidth(
         completed += count as u64;
         meter.show(now);
     }
-    Ok(meter.finish(completed))
+    Ok(meter.finish(sent))
 }
 
 /// READ and atomics: the answer is the operation's own.
@@ -174,7 +182,7 @@ fn single_latency(
         meter.show(now);
         count += 1;
     }
-    Ok(meter.finish(count))
+    Ok(meter.finish(vec![count]))
 }
 
 /// SEND and WRITE: the server sends the like back, and half of the time is reported.
@@ -186,7 +194,7 @@ fn bounced_latency(
     length: usize,
     mut meter: Meter,
 ) -> anyhow::Result<Measured> {
-    let mut bouncer = Bouncer::new(cq, lane, plan, length, CLIENT)?;
+    let mut bouncer = Bouncer::new(cq, lane, plan, length, CLIENT);
     let mut looks = Looks::default();
     let mut count = 0;
     while !meter.is_over() {
@@ -201,11 +209,10 @@ fn bounced_latency(
         count += 1;
     }
     bouncer.finish()?;
-    Ok(meter.finish(count))
+    Ok(meter.finish(vec![count]))
 }
 
-/// Looks at the exchange, seldom enough not to be felt. Nothing is expected there: this notices a server that is
-/// gone.
+/// Looks whether the server is still there, seldom enough not to be felt.
 #[derive(Debug, Default)]
 struct Looks {
     empty_polls: u32,
@@ -216,7 +223,7 @@ impl Looks {
         self.empty_polls += 1;
         if self.empty_polls == POLLS_BETWEEN_LOOKS {
             self.empty_polls = 0;
-            session.exchange.try_receive::<()>()?;
+            session.exchange.check()?;
         }
         Ok(())
     }

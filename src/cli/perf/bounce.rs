@@ -31,14 +31,8 @@ pub(super) struct Bouncer<'a> {
 
 impl<'a> Bouncer<'a> {
     /// The game of `side` with messages of `length` bytes.
-    pub(super) fn new(
-        cq: &'a CompletionQueue,
-        lane: &'a Lane,
-        plan: &'a Plan,
-        length: usize,
-        side: u64,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
+    pub(super) fn new(cq: &'a CompletionQueue, lane: &'a Lane, plan: &'a Plan, length: usize, side: u64) -> Self {
+        Self {
             cq,
             lane,
             template: Template::new(lane, plan, length),
@@ -51,7 +45,7 @@ impl<'a> Bouncer<'a> {
             arrived: 0,
             outstanding: 0,
             completions: [WorkCompletion::default(); 16],
-        })
+        }
     }
 
     /// Sends the message.

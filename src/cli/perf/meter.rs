@@ -20,12 +20,19 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Measured {
     /// Messages within the measured time.
     pub(super) messages: u64,
-    /// All messages, warm-up included.
-    pub(super) total_messages: u64,
+    /// All messages of each queue pair, warm-up included.
+    pub(super) sent: Vec<u64>,
     /// The measured time.
     pub(super) elapsed: Duration,
     /// Nanoseconds.
     pub(super) latency: Histogram<u64>,
+}
+
+impl Measured {
+    /// An empty histogram of latencies in nanoseconds.
+    pub(super) fn histogram() -> anyhow::Result<Histogram<u64>> {
+        Ok(Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3)?)
+    }
 }
 
 /// A running measurement.
@@ -60,7 +67,7 @@ impl Meter {
             start: matches!(limit, Limit::Messages(_)).then_some(now),
             end: now,
             messages: 0,
-            latency: Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3)?,
+            latency: Measured::histogram()?,
             over: false,
             progress,
             shown: now,
@@ -120,12 +127,12 @@ impl Meter {
         self.progress.tick();
     }
 
-    /// What was found, when `total` messages went over the wire in all.
-    pub(super) fn finish(self, total: u64) -> Measured {
+    /// What was found, when each queue pair sent so many messages in all.
+    pub(super) fn finish(self, sent: Vec<u64>) -> Measured {
         self.progress.finish_and_clear();
         Measured {
             messages: self.messages,
-            total_messages: total,
+            sent,
             elapsed: self.end - self.start.unwrap_or(self.end),
             latency: self.latency,
         }
@@ -146,7 +153,7 @@ mod tests {
             meter.record(now + Duration::from_micros(at), Duration::from_micros(1));
         }
         assert!(meter.is_over());
-        assert_eq!(meter.finish(3).messages, 3);
+        assert_eq!(meter.finish(vec![3]).messages, 3);
     }
 
     #[test]
@@ -159,7 +166,7 @@ mod tests {
             meter.record(start + Duration::from_millis(total), Duration::from_micros(1));
         }
         assert_eq!(meter.allows(total), 0);
-        let measured = meter.finish(total);
+        let measured = meter.finish(vec![total]);
         assert!(measured.messages < total);
         assert_eq!(measured.messages, measured.latency.len());
         assert_eq!(measured.elapsed, Duration::from_secs(1));

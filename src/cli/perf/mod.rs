@@ -79,6 +79,7 @@ impl Test {
     const fn latency_of(self) -> &'static str {
         match self {
             Self::SendLat | Self::WriteLat => "half round trip",
+            Self::Ceiling => "half round trip of one packet",
             Self::ReadLat | Self::AtomicLat => "round trip",
             _ => "post to completion",
         }
@@ -217,12 +218,12 @@ enum Limit {
 }
 
 /// What the client says while the test runs.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Order {
     /// Prepare for messages of this size; the server answers [`Ready`].
     Start { size: u64 },
-    /// That was all of that size: this many messages. The server answers [`Verdict`].
-    Done { messages: u64 },
+    /// That was all of that size: so many messages on each queue pair. The server answers [`Verdict`].
+    Done { sent: Vec<u64> },
     /// Goodbye.
     End,
 }
@@ -258,7 +259,7 @@ pub(crate) fn run(global: &GlobalOptions, options: &PerfOptions) -> anyhow::Resu
         return client(global, options, device, Exchange::connect(host, options.port)?, false);
     }
     let device = global.open()?;
-    let exchange = session::accept(&device, options.port, &format!("perf {}", test.name()))?;
+    let exchange = session::accept(device.address(), options.port, &format!("perf {}", test.name()))?;
     let peer = exchange.peer().to_owned();
     let verdicts = passive::serve(device, exchange, test, global.seed)?;
     let wrong = verdicts.iter().find_map(|verdict| verdict.difference.as_deref());
@@ -306,10 +307,10 @@ fn client(
         session.exchange.send(&Order::Start { size })?;
         let Ready = session.exchange.receive()?;
         let measured = active::measure(&mut session, &cq, &lanes, &plan, size, options.limit())?;
-        session.exchange.send(&Order::Done { messages: measured.total_messages })?;
+        session.exchange.send(&Order::Done { sent: measured.sent.clone() })?;
         let verdict: Verdict = session.exchange.receive()?;
         let own = session.device.counters().retransmitted_pkts - before;
-        let difference = verdict.difference.or(active::difference(&lanes, &plan, size)?);
+        let difference = verdict.difference.or(active::difference(&lanes, &plan, size, &measured.sent)?);
         let retransmitted = own + if shared { 0 } else { verdict.retransmitted_packets };
         report.add(Row { size, measured, retransmitted, difference })?;
     }

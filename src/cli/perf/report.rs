@@ -1,6 +1,6 @@
 //! What the client prints: a table that grows by a line a size, or one JSON object.
 
-use super::{PerfOptions, meter::Measured};
+use super::{PerfOptions, Test, meter::Measured};
 use crate::cli::{outcome, session::IdleCost, units};
 use serde_json::{Value, json};
 use std::{
@@ -91,9 +91,14 @@ impl<'a> Report<'a> {
         let PerfOptions { test, qps, depth, idle_qps, .. } = self.options;
         let Setting { local, remote, mtu, .. } = &self.setting;
         let mut out = io::stdout().lock();
-        writeln!(out, "{}   {local} → {remote}   MTU {mtu}   {qps} QP{}{}", test.name(), plural(*qps), {
-            if test.is_bandwidth() { format!("   depth {depth}") } else { String::new() }
-        })?;
+        write!(out, "{}   {local} → {remote}   MTU {mtu}", test.name())?;
+        if *test != Test::Ceiling {
+            write!(out, "   {qps} QP{}", if *qps == 1 { "" } else { "s" })?;
+            if test.is_bandwidth() {
+                write!(out, "   depth {depth}")?;
+            }
+        }
+        writeln!(out)?;
         if *idle_qps > 0 {
             writeln!(
                 out,
@@ -148,12 +153,13 @@ impl<'a> Report<'a> {
 
     /// One object, whose own fields are those of the largest size; with several sizes, `results` has all of them.
     fn json(&self) -> Value {
+        let test = self.options.test;
         let mut object = json!({
-            "op": self.options.test.name(),
+            "op": test.name(),
             "mtu": self.setting.mtu,
-            "qps": self.options.qps,
-            "depth": if self.options.test.is_bandwidth() { self.options.depth } else { 1 },
-            "latency_of": self.options.test.latency_of(),
+            "qps": if test == Test::Ceiling { 1 } else { self.options.qps },
+            "depth": if test.is_bandwidth() { self.options.depth } else { 1 },
+            "latency_of": test.latency_of(),
             "local": self.setting.local,
             "remote": self.setting.remote,
         });
@@ -194,8 +200,4 @@ fn histogram(out: &mut impl Write, row: &Row) -> io::Result<()> {
         writeln!(out, "{:>21} {micros:>9.2} µs  {bar}{more}", format!("p{percentile}"))?;
     }
     Ok(())
-}
-
-const fn plural(count: u32) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
