@@ -353,7 +353,10 @@ impl DatagramHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::icrc::{Flow, IpIdPolicy};
+    use crate::wire::{
+        icrc::{Flow, IpIdPolicy},
+        tests::config,
+    };
     use proptest::prelude::*;
 
     fn bytes(hex: &str) -> Vec<u8> {
@@ -483,7 +486,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 1024 }))]
+        #![proptest_config(config(1024))]
 
         /// What is emitted is what etherparse, and we, read; and its ICRC is the one of the fast path.
         #[test]

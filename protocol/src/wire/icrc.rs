@@ -346,6 +346,7 @@ static MARKS: [u32; 256] = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::tests::config;
     use proptest::prelude::*;
 
     /// The ICRC by the letter: bytes with ones in their places, bit by bit.
@@ -455,7 +456,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 512 }))]
+        #![proptest_config(config(512))]
 
         #[test]
         fn the_fast_path_follows_the_letter(

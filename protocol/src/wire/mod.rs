@@ -21,3 +21,14 @@ pub use types::{Msn, Mtu, PKey, QKey, Qpn, RKey, XrcSrqn};
 
 /// The UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
+
+#[cfg(test)]
+mod tests {
+    use proptest::test_runner::Config;
+
+    /// How the wire formats' properties are tried. Miri interprets, so it tries a few; and it has no files to keep
+    /// failing seeds in.
+    pub(super) fn config(cases: u32) -> Config {
+        Config { cases: if cfg!(miri) { 4 } else { cases }, failure_persistence: None, ..Config::default() }
+    }
+}

@@ -273,7 +273,7 @@ impl fmt::Display for Repr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{CreditCode, Msn, Operation, RKey, Syndrome};
+    use crate::wire::{CreditCode, Msn, Operation, RKey, Syndrome, tests::config};
     use proptest::prelude::*;
 
     fn acknowledgement() -> Vec<u8> {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 16 } else { 2048 }))]
+        #![proptest_config(config(2048))]
 
         /// Whatever the bytes, every accessor returns, and what was read is written back bit by bit.
         #[test]
