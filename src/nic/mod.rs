@@ -212,10 +212,7 @@ impl Nic {
             if cq.has_overrun() {
                 return Err(Error::Overrun);
             }
-            if !self.polled.load(Ordering::Relaxed) {
-                self.polled.store(true, Ordering::Relaxed);
-            }
-            self.drive(|| !cq.is_empty());
+            self.drive_for_poll();
             if cq.is_empty() {
                 return Ok(0);
             }

@@ -7,6 +7,9 @@ use std::sync::{
 };
 use uroce_protocol::Instant;
 
+/// How many trains are taken in before what they release is sent.
+const BURST: usize = 8;
+
 /// How many turns a doorbell gives to queue pairs before it goes back to its caller.
 const DOORBELL_TURNS: usize = 64;
 
@@ -23,25 +26,44 @@ pub(crate) struct Driven {
 
 impl Nic {
     /// Takes in what has arrived, acts on deadlines that have passed, and sends what may be sent, until there is
-    /// nothing left to do, or `is_satisfied`.
-    pub(crate) fn drive(&self, is_satisfied: impl Fn() -> bool) -> Driven {
+    /// nothing left to do, or `is_enough`.
+    pub(crate) fn drive(&self, is_enough: impl Fn() -> bool) -> Driven {
         let mut driven = Driven::default();
         loop {
-            let now = self.clock.now();
-            let mut acted = self.unblock(now);
-            acted |= self.expire(now);
-            let received = self.receive(now, &is_satisfied);
-            acted |= received == Received::Trains;
-            acted |= self.serve_ready();
-            driven.received |= received == Received::Trains;
-            driven.was_busy |= received == Received::Busy;
-            driven.acted |= acted;
-            if !acted || is_satisfied() {
+            let pass = self.pass(BURST);
+            driven.received |= pass.received;
+            driven.was_busy |= pass.was_busy;
+            driven.acted |= pass.acted;
+            if !pass.acted || is_enough() {
                 break;
             }
         }
         self.leave();
         driven
+    }
+
+    /// Drives on behalf of a thread that polls: takes in one train at most, so that the program sees what it brought
+    /// before anything else is done about it.
+    pub(super) fn drive_for_poll(&self) {
+        if !self.polled.load(Ordering::Relaxed) {
+            self.polled.store(true, Ordering::Relaxed);
+        }
+        self.pass(1);
+        self.leave();
+    }
+
+    /// Looks after everything once.
+    fn pass(&self, trains: usize) -> Driven {
+        let now = self.clock.now();
+        let unblocked = self.unblock(now);
+        let expired = self.expire(now);
+        let received = self.receive(now, trains);
+        let served = self.serve_ready();
+        Driven {
+            received: received == Received::Trains,
+            was_busy: received == Received::Busy,
+            acted: unblocked || expired || received == Received::Trains || served,
+        }
     }
 
     /// Something was posted: transmits for the queue pair on this thread, unless another is at it.

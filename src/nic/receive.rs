@@ -14,9 +14,6 @@ use uroce_protocol::{
     },
 };
 
-/// How many trains are taken in before what they release is sent.
-const BURST: usize = 8;
-
 /// The ECN field of a traffic class byte that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
 
@@ -40,23 +37,19 @@ pub(crate) enum Received {
 }
 
 impl Nic {
-    /// Takes in what has arrived: some trains, or less when `is_satisfied` says after one that the caller has what
-    /// it came for.
+    /// Takes in what has arrived, `trains` at most.
     ///
-    /// ACKs are held back until nothing more has arrived, so that one covers a whole burst, and the packet that
-    /// has just been taken in gets to the program before its ACK gets to the peer.
-    pub(super) fn receive(&self, now: Instant, is_satisfied: impl Fn() -> bool) -> Received {
+    /// ACKs are held back until a call finds that nothing more has arrived, so that one covers a whole burst, and
+    /// what has just been taken in gets to the program before its ACK gets to the peer.
+    pub(super) fn receive(&self, now: Instant, trains: usize) -> Received {
         let Some(mut side) = self.receive.try_lock() else { return Received::Busy };
         let ReceiveSide { buffer, deferred } = &mut *side;
         let mut received = Received::Nothing;
-        for _ in 0..BURST {
+        for _ in 0..trains {
             match self.link.receive(now, buffer) {
                 Ok(Some(arrival)) => {
                     received = Received::Trains;
                     self.take_in(now, buffer, &arrival, deferred);
-                    if is_satisfied() {
-                        break;
-                    }
                 }
                 result => {
                     if let Err(error) = result {

@@ -29,6 +29,9 @@ use uroce_protocol::{
 /// room for this, because once it is asked for it must go.
 const MAX_PACKET: usize = Repr::MAX_LEN + Mtu::Mtu4096.bytes() + 3 + Packet::ICRC_LEN;
 
+/// The length of a plain acknowledgement: BTH, AETH, ICRC.
+const ACK_LEN: usize = 12 + 4 + Packet::ICRC_LEN;
+
 /// How many idle staging buffers are kept: as many as threads are likely to transmit at once.
 const POOLED: usize = 8;
 
@@ -83,6 +86,11 @@ impl Staging {
 
     const fn has_room(&self) -> bool {
         self.bytes.len() - self.used >= MAX_PACKET
+    }
+
+    /// Whether a packet of that length would leave in the last train that there is.
+    fn can_append(&self, length: usize) -> bool {
+        self.trains.last().is_some_and(|train| !train.is_closed && length <= train.segment_size)
     }
 
     /// Lays a packet behind those that are there.
@@ -256,7 +264,8 @@ impl Nic {
     }
 
     /// Builds packets until there are none, or the buffer is full; returns whether there may be more. Answers go
-    /// before requests: the peer waits for them.
+    /// before requests: the peer waits for them. An ACK that is held back rides along behind requests, where it
+    /// costs neither side a system call of its own.
     fn build(&self, now: Instant, qp: &Qp, connection: &mut Connection, staging: &mut Staging) -> bool {
         let Some(route) = connection.route else { return false };
         staging.route = Some(route);
@@ -274,6 +283,13 @@ impl Nic {
                     connection.requester.transmit_failed(WcStatus::LocalProtection);
                 }
             } else {
+                if connection.responder.has_deferred_ack()
+                    && staging.can_append(ACK_LEN)
+                    && let Some(transmit) = connection.responder.poll_transmit(now, true)
+                    && staging.push(&transmit, &route, &memory, train_segments).is_err()
+                {
+                    connection.responder.transmit_failed();
+                }
                 return false;
             }
         }
