@@ -27,6 +27,12 @@ impl Instant {
         self.0
     }
 
+    /// The instant `duration` before this one, the epoch at the earliest.
+    #[must_use]
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// The time from `earlier` to `self`, zero when `earlier` is later.
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
