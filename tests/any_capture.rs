@@ -14,7 +14,7 @@ fn read(bytes: &[u8]) -> usize {
     let mut frames = 0;
     while let Ok(Some(frame)) = capture.next_frame() {
         frames += 1;
-        if let Ok(dissection) = Dissection::new(&frame) {
+        for dissection in Dissection::segments(&frame).into_iter().flatten() {
             let _ = (dissection.verdict(), dissection.destination(), dissection.to_string());
         }
     }

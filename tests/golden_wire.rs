@@ -9,7 +9,7 @@ use std::{
 };
 use uroce::capture::{CaptureReader, CapturedFrame, Dissection, Verdict};
 use uroce_protocol::wire::{
-    Encapsulation, LinkLayer, Packet, Repr,
+    DatagramHeader, Encapsulation, LinkLayer, Packet, Repr,
     icrc::{Flow, IpIdPolicy, restamp},
 };
 
@@ -264,6 +264,45 @@ fn verify_names_exactly_the_damaged_packets() {
     assert!(named[1].starts_with(&format!("{}: frame 20: ", file.display())), "{stdout}");
     assert!(named[1].contains("opcode 0xff does not exist"), "{stdout}");
     assert!(stdout.ends_with("202 of 204 RoCE packets in 2 files are right, 2 wrong\n"), "{stdout}");
+}
+
+/// A capture of a loopback interface holds what segmentation offload was given: many packets in one datagram.
+#[test]
+fn verify_takes_trains_apart() {
+    let addresses = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+    let flow = Flow::new(addresses.0, addresses.1, 0xc000);
+    let mut train = Vec::new();
+    for ip_id in 0..3 {
+        let mut packet = [ip_id as u8; 48];
+        packet[..12].copy_from_slice(&[0x04, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x11, 0x80, 0x00, 0x00, ip_id as u8]);
+        flow.stamp(ip_id, &mut packet);
+        train.extend(packet);
+    }
+    train[2 * 48 + 20] ^= 1;
+    let header = DatagramHeader {
+        source: addresses.0,
+        destination: addresses.1,
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        ip_id: 0,
+        udp_checksum: true,
+    };
+    let mut datagram = Vec::new();
+    header.emit(&train, &mut datagram);
+    // The header of a pcap file of raw IP packets, and of its one packet.
+    let length = datagram.len() as u32;
+    let words = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 101, 0, 0, length, length];
+    let mut file: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+    file.extend(datagram);
+
+    let scratch = Scratch::new("verify_trains");
+    let file = scratch.file("train.pcap", &file);
+    let output = uroce(&["verify"], std::slice::from_ref(&file));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stdout = stdout(&output);
+    assert!(stdout.starts_with(&format!("{}: frame 1, segment 2: ", file.display())), "{stdout}");
+    assert!(stdout.ends_with("2 of 3 RoCE packets in 1 file are right, 1 wrong\n"), "{stdout}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use uroce::capture::{CaptureReader, Dissection};
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut capture) = CaptureReader::new(bytes) else { return };
     while let Ok(Some(frame)) = capture.next_frame() {
-        if let Ok(dissection) = Dissection::new(&frame) {
+        for dissection in Dissection::segments(&frame).into_iter().flatten() {
             let _ = (dissection.verdict(), dissection.destination(), dissection.to_string());
         }
     }

@@ -141,7 +141,7 @@ proptest! {
         check_packet(&bytes)?;
         for link_layer in [LinkLayer::Ethernet, LinkLayer::Ip, LinkLayer::LinuxSll, LinkLayer::LinuxSll2] {
             if let Ok(frame) = Frame::parse(link_layer, &bytes) {
-                let _ = (frame.check_icrc(), frame.to_string());
+                let _ = (frame.check_icrc(), frame.segments().count(), frame.to_string());
                 check_packet(frame.packet())?;
             }
         }

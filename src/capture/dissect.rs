@@ -30,10 +30,19 @@ pub enum Verdict {
 }
 
 impl<'a> Dissection<'a> {
-    /// Finds the packet in a frame and checks it. [`FrameError::NotRoce`] where there is none.
+    /// Takes a frame for a single packet and checks it. [`FrameError::NotRoce`] where there is none.
     pub fn new(frame: &CapturedFrame<'a>) -> Result<Self, FrameError> {
-        let frame = Frame::parse(frame.link_layer, frame.bytes)?;
-        Ok(Self { frame, packet: Packet::new_checked(frame.packet()), icrc: frame.check_icrc() })
+        Frame::parse(frame.link_layer, frame.bytes).map(Self::of)
+    }
+
+    /// Finds all packets in a frame and checks each: more than one where the capture was taken above segmentation
+    /// offload, as on a loopback interface. [`FrameError::NotRoce`] where there is none.
+    pub fn segments(frame: &CapturedFrame<'a>) -> Result<impl Iterator<Item = Self>, FrameError> {
+        Frame::parse(frame.link_layer, frame.bytes).map(|frame| frame.segments().map(Self::of))
+    }
+
+    fn of(frame: Frame<'a>) -> Self {
+        Self { frame, packet: Packet::new_checked(frame.packet()), icrc: frame.check_icrc() }
     }
 
     /// What is to be said about the packet.

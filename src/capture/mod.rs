@@ -8,7 +8,7 @@
 //!
 //! let mut capture = CaptureReader::open("trace.pcapng".as_ref())?;
 //! while let Some(frame) = capture.next_frame()? {
-//!     if let Ok(dissection) = Dissection::new(&frame) {
+//!     for dissection in Dissection::segments(&frame).into_iter().flatten() {
 //!         println!("{}: {dissection}", frame.number);
 //!         assert_eq!(dissection.verdict(), Verdict::Right);
 //!     }

@@ -58,12 +58,14 @@ fn show(args: &ShowArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut start = None;
     let outcome = for_each_frame(&args.file, |frame| {
         let time = frame.timestamp.saturating_sub(*start.get_or_insert(frame.timestamp));
-        match Dissection::new(frame) {
-            Ok(dissection) if args.wants(&dissection) => show_line(out, frame.number, time, &dissection),
+        match Dissection::segments(frame) {
+            Ok(dissections) => dissections
+                .filter(|dissection| args.wants(dissection))
+                .try_for_each(|dissection| show_line(out, frame.number, time, &dissection)),
             Err(error) if error != FrameError::NotRoce && !args.filters() => {
                 show_line(out, frame.number, time, &format_args!("? [{error}]"))
             }
-            _ => Ok(()),
+            Err(_) => Ok(()),
         }
     })?;
     // What was read stands above what stopped it.
@@ -209,29 +211,32 @@ fn verify_frame(
     receivers: &mut BTreeMap<Receiver, Counts>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let name = |out: &mut dyn Write, what: &dyn std::fmt::Display| {
-        writeln!(out, "{}: frame {}: {what}", file.display(), frame.number)
-    };
-    match Dissection::new(frame) {
-        Err(FrameError::NotRoce) => Ok(()),
+    let dissections = match Dissection::segments(frame) {
+        Ok(dissections) => dissections,
+        Err(FrameError::NotRoce) => return Ok(()),
         Err(error) => {
             receivers.entry(None).or_default().incomplete += 1;
-            name(out, &error)
+            return writeln!(out, "{}: frame {}: {error}", file.display(), frame.number);
         }
-        Ok(dissection) => {
-            let receiver = (dissection.frame.destination.to_canonical(), dissection.destination());
-            let counts = receivers.entry(Some(receiver)).or_default();
-            match dissection.verdict() {
-                Verdict::Right => {
-                    counts.right += 1;
-                    return Ok(());
-                }
-                Verdict::WrongIcrc(_) => counts.wrong_icrc += 1,
-                Verdict::Malformed(_) => counts.malformed += 1,
+    };
+    for dissection in dissections {
+        let receiver = (dissection.frame.destination.to_canonical(), dissection.destination());
+        let counts = receivers.entry(Some(receiver)).or_default();
+        match dissection.verdict() {
+            Verdict::Right => {
+                counts.right += 1;
+                continue;
             }
-            name(out, &dissection)
+            Verdict::WrongIcrc(_) => counts.wrong_icrc += 1,
+            Verdict::Malformed(_) => counts.malformed += 1,
         }
+        write!(out, "{}: frame {}", file.display(), frame.number)?;
+        if let Some(segment) = dissection.frame.segment {
+            write!(out, ", segment {segment}")?;
+        }
+        writeln!(out, ": {dissection}")?;
     }
+    Ok(())
 }
 
 fn add_rows(table: &mut Table, file: &Path, receivers: &BTreeMap<Receiver, Counts>) {

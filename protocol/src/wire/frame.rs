@@ -99,6 +99,8 @@ pub struct Frame<'a> {
     pub hop_limit: u8,
     /// How it is wrapped.
     pub encapsulation: Encapsulation,
+    /// Which one it is of a train that was captured as a single datagram: see [`Self::segments`].
+    pub segment: Option<u16>,
     network_header: &'a [u8],
     /// Empty in RoCE v1.
     udp_header: &'a [u8],
@@ -133,6 +135,7 @@ impl<'a> Frame<'a> {
             traffic_class: bytes[1],
             hop_limit: header.ttl(),
             encapsulation: Encapsulation::V2Ipv4 { ip_id: header.identification(), source_port: udp.source_port() },
+            segment: None,
             network_header,
             udp_header: udp.slice(),
             packet: datagram(bytes, network_header.len(), usize::from(header.total_len()), &udp)?,
@@ -152,6 +155,7 @@ impl<'a> Frame<'a> {
             traffic_class: header.traffic_class(),
             hop_limit: header.hop_limit(),
             encapsulation: Encapsulation::V2Ipv6 { source_port: udp.source_port() },
+            segment: None,
             network_header: header.slice(),
             udp_header: udp.slice(),
             packet: datagram(bytes, IPV6_LEN, IPV6_LEN + usize::from(header.payload_length()), &udp)?,
@@ -171,6 +175,7 @@ impl<'a> Frame<'a> {
             traffic_class: header.traffic_class(),
             hop_limit: header.hop_limit(),
             encapsulation: Encapsulation::V1,
+            segment: None,
             network_header: header.slice(),
             udp_header: &[],
             packet: long_enough(&packet[IPV6_LEN..], payload_len)?,
@@ -202,7 +207,65 @@ impl<'a> Frame<'a> {
         if let Some(checksum) = udp.get_mut(6..) {
             checksum.fill(0xff);
         }
+        if self.segment.is_some() {
+            self.write_lengths_of_segment(network, udp);
+        }
         Icrc::over_headers(network, udp, &self.packet[..self.packet.len() - Packet::ICRC_LEN])
+    }
+
+    /// The fields by which the headers of a segment differ from those that the train was captured with.
+    fn write_lengths_of_segment(&self, network: &mut [u8], udp: &mut [u8]) {
+        let udp_len = UDP_LEN + self.packet.len();
+        put(udp, 4, (udp_len as u16).to_be_bytes());
+        match self.encapsulation {
+            Encapsulation::V2Ipv4 { ip_id, .. } => {
+                let total_len = network.len() + udp_len;
+                put(network, 2, (total_len as u16).to_be_bytes());
+                put(network, 4, ip_id.to_be_bytes());
+            }
+            Encapsulation::V2Ipv6 { .. } | Encapsulation::V1 => put(network, 4, (udp_len as u16).to_be_bytes()),
+        }
+    }
+
+    /// The packets of a train that was captured as one datagram, before segmentation offload took it apart or after
+    /// receive offload put it together; `self` alone if that is what it is.
+    ///
+    /// Nothing in such a datagram tells where the packets begin. Their ICRCs do: where one is right for the packet
+    /// that would end there, it does. Segment i has the IPv4 Identification of the datagram plus i. If the first
+    /// packet is damaged, nothing can be told, and the datagram stays in one piece.
+    pub fn segments(self) -> impl Iterator<Item = Self> {
+        let size = self.segment_size().unwrap_or(self.packet.len());
+        (0..).zip(self.packet.chunks(size)).map(move |(index, packet)| {
+            if packet.len() == self.packet.len() { self } else { self.segment(index, packet) }
+        })
+    }
+
+    /// The length of a train's packets, `None` if this is a packet by itself or cannot be taken apart.
+    fn segment_size(&self) -> Option<usize> {
+        if self.encapsulation == Encapsulation::V1 || self.check_icrc().is_ok() {
+            return None;
+        }
+        const MIN_LEN: usize = Bth::LEN + Packet::ICRC_LEN;
+        let last = self.packet.len().checked_sub(MIN_LEN)?;
+        // What packets of one train have in common: the P_Key and the queue pair.
+        let looks_like_a_packet = |at: &usize| {
+            self.packet[at + 2..at + 4] == self.packet[2..4] && self.packet[at + 5..at + 8] == self.packet[5..8]
+        };
+        (MIN_LEN..=last)
+            .step_by(4)
+            .filter(looks_like_a_packet)
+            .find(|&size| self.segment(0, &self.packet[..size]).check_icrc().is_ok())
+            .filter(|size| !(1..MIN_LEN).contains(&(self.packet.len() % size)))
+    }
+
+    fn segment(&self, index: u16, packet: &'a [u8]) -> Self {
+        let encapsulation = match self.encapsulation {
+            Encapsulation::V2Ipv4 { ip_id, source_port } => {
+                Encapsulation::V2Ipv4 { ip_id: ip_id.wrapping_add(index), source_port }
+            }
+            other => other,
+        };
+        Self { encapsulation, segment: Some(index), packet, ..*self }
     }
 
     /// Checks the ICRC, all 32 bits of it.
@@ -467,6 +530,60 @@ mod tests {
         }
     }
 
+    /// A train of SENDs as segmentation offload gets it, `damage`d in these places, in one datagram.
+    fn train(source: IpAddr, destination: IpAddr, lengths: &[usize], damage: &[usize]) -> Vec<u8> {
+        let flow = Flow::new(source, destination, 0xc000);
+        let mut train = Vec::new();
+        for (index, length) in lengths.iter().enumerate() {
+            let mut packet = vec![index as u8; *length];
+            put(&mut packet, 0, [0x04, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x11]);
+            flow.stamp(7 + index as u16, &mut packet);
+            train.extend(packet);
+        }
+        for &at in damage {
+            train[at] ^= 1;
+        }
+        let header = DatagramHeader {
+            source,
+            destination,
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            ip_id: 7,
+            udp_checksum: true,
+        };
+        let mut bytes = Vec::new();
+        header.emit(&train, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn trains_are_taken_apart_by_their_icrcs() {
+        for (source, destination) in [
+            (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2])),
+            (IpAddr::from([0xfd; 16]), IpAddr::from([0xfc; 16])),
+        ] {
+            for (lengths, damage, right) in [
+                (&[76, 76, 76, 20][..], &[][..], &[true; 4][..]),
+                (&[76, 76, 76], &[100], &[true, false, true]),
+                (&[4156; 15], &[], &[true; 15]),
+                (&[76], &[], &[true]),
+                // Without its first packet a train is one riddle.
+                (&[76, 76, 76], &[20], &[false]),
+            ] {
+                let bytes = train(source, destination, lengths, damage);
+                let frame = Frame::parse(LinkLayer::Ip, &bytes).unwrap();
+                let segments: Vec<_> = frame.segments().collect();
+                let verdicts: Vec<_> = segments.iter().map(|segment| segment.check_icrc().is_ok()).collect();
+                assert_eq!(verdicts, right, "{lengths:?} {damage:?}");
+                if let [_, second, ..] = &segments[..] {
+                    assert_eq!(second.segment, Some(1));
+                    assert_eq!(second.packet().len(), lengths[1]);
+                }
+            }
+        }
+    }
+
     fn header() -> impl Strategy<Value = DatagramHeader> {
         let address = prop_oneof![
             any::<u32>().prop_map(|a| IpAddr::from(a.to_be_bytes())),
@@ -530,7 +647,7 @@ mod tests {
         fn any_bytes_are_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
             for link_layer in [LinkLayer::Ethernet, LinkLayer::Ip, LinkLayer::LinuxSll, LinkLayer::LinuxSll2] {
                 if let Ok(frame) = Frame::parse(link_layer, &bytes) {
-                    let _ = (frame.check_icrc(), frame.to_string());
+                    let _ = (frame.check_icrc(), frame.segments().count(), frame.to_string());
                 }
             }
         }
