@@ -3,6 +3,9 @@
 //! A packet is *viewed*, not copied. [`Packet::new_checked`] validates every length (headers by opcode, pad, ICRC)
 //! before any payload arithmetic; past it no accessor can panic. Parsing is liberal: reserved bits, MigReq either
 //! way, any transport version are accepted and reported; it is the receiver's business to drop. Emitting is strict.
+//!
+//! [`Packet`] and [`Repr`] are the transport's own: BTH to ICRC. [`icrc`] guards them, and [`Frame`] finds them in
+//! what was captured.
 
 mod bth;
 mod extended;
