@@ -148,7 +148,10 @@ fn check_receives(
 }
 
 fn send(stage: &Stage<'_>, operation: impl Fn(usize) -> SendOperation) -> anyhow::Result<Tally> {
-    let sizes = stage.sizes();
+    let mut sizes = stage.send_sizes();
+    if let SendOperation::SendWithImmediate(_) = operation(0) {
+        sizes[0] = 0;
+    }
     let spans = Stage::spans(&sizes);
     let (from, to) = (whole(&stage.near.source, &spans), whole(&stage.far.target, &spans));
     deliver(stage, &sizes, &spans, &from, &to, operation)
@@ -177,7 +180,7 @@ fn deliver(
 
 fn send_with_invalidate(stage: &Stage<'_>) -> anyhow::Result<Tally> {
     let regions =
-        stage.sizes().iter().map(|_| stage.far.pd.reg_mr(64, all_access())).collect::<Result<Vec<_>, Error>>()?;
+        stage.send_sizes().iter().map(|_| stage.far.pd.reg_mr(64, all_access())).collect::<Result<Vec<_>, Error>>()?;
     let tally = send(stage, |message| SendOperation::SendWithInvalidate(regions[message].rkey()))?;
     // The keys are worth nothing any more.
     let victim = &regions[0];
@@ -194,7 +197,7 @@ fn send_with_invalidate(stage: &Stage<'_>) -> anyhow::Result<Tally> {
 
 /// A completion queue that is armed for solicited completions wakes for those, and for no others.
 fn solicited_event(stage: &Stage<'_>) -> anyhow::Result<Tally> {
-    let sizes = [5, stage.mtu.bytes() + 1];
+    let sizes = [21, stage.mtu.bytes() + 17];
     let spans = Stage::spans(&sizes);
     let from = whole(&stage.near.source, &spans);
     stage.fill(&stage.near.source, &spans)?;
@@ -359,7 +362,7 @@ fn pieces(region: &MemoryRegion, spans: &[Range<usize>], turn: usize) -> Vec<Vec
 
 /// SEND gathers and scatters, WRITE gathers, READ scatters.
 fn scatter_gather(stage: &Stage<'_>) -> anyhow::Result<Tally> {
-    let sizes = [0, 1, ELEMENTS, 5000, 60_001];
+    let sizes = [17, 19, ELEMENTS, 5000, 60_001];
     let spans = Stage::spans(&sizes);
     let gathered = pieces(&stage.near.source, &spans, 1);
     let sent =
@@ -381,7 +384,7 @@ fn scatter_gather(stage: &Stage<'_>) -> anyhow::Result<Tally> {
 
 /// Data that is taken while it is posted: the program may overwrite it at once.
 fn inline(stage: &Stage<'_>) -> anyhow::Result<Tally> {
-    let sizes = [0, 1, 63, 64, 100, INLINE_BYTES];
+    let sizes = [0, 5, 63, 64, 100, INLINE_BYTES];
     let spans = Stage::spans(&sizes);
     Stage::poison(&stage.far.target, &spans)?;
     let start = Instant::now();
@@ -423,7 +426,7 @@ fn unsignalled(stage: &Stage<'_>) -> anyhow::Result<Tally> {
 
 /// What a READ fetches is sent on by a SEND behind it, which must wait until it is there.
 fn fence(stage: &Stage<'_>) -> anyhow::Result<Tally> {
-    let sizes = [8, 3 * stage.mtu.bytes() + 1, 50_000];
+    let sizes = [16, 3 * stage.mtu.bytes() + 17, 50_000];
     let spans = Stage::spans(&sizes);
     stage.fill(&stage.far.source, &spans)?;
     Stage::poison(&stage.near.scratch, &spans)?;

@@ -18,7 +18,9 @@ pub(super) const INLINE_BYTES: usize = 256;
 /// Work requests of one operation at most.
 const REQUESTS: u32 = 64;
 /// The longest message.
-const LONGEST: usize = (3 << 20) + 1;
+const LONGEST: usize = (3 << 20) + 17;
+/// The shortest message of [`Stage::send_sizes`].
+const SHORTEST_SEND: usize = 16;
 /// Each of the regions of an end.
 const REGION_BYTES: usize = 4 << 20;
 /// What memory holds where nothing may be written.
@@ -156,11 +158,20 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// Message sizes that matter at this MTU: nothing, single bytes, the edges of a packet, many packets.
+    /// Message sizes that matter at this MTU: nothing, a few bytes, the edges of a packet, many packets.
+    ///
+    /// The captures are to be read by tshark, which guesses what payload means: it takes one that is padded from one
+    /// or two bytes for Ethernet, one of a SEND that is shorter than sixteen for RPC over RDMA, and some of either for
+    /// malformed. None of these sizes leaves so few bytes to a packet.
     pub(super) fn sizes(&self) -> Vec<usize> {
         let mtu = self.mtu.bytes();
-        let longest = if self.long { LONGEST } else { 33 * mtu + 2 };
-        vec![0, 1, 3, 64, mtu - 1, mtu, mtu + 1, 2 * mtu, 5 * mtu + 7, longest]
+        let longest = if self.long { LONGEST } else { 33 * mtu + 18 };
+        vec![0, 5, 7, 64, mtu - 1, mtu, mtu + 17, 2 * mtu, 5 * mtu + 19, longest]
+    }
+
+    /// The same for SENDs.
+    pub(super) fn send_sizes(&self) -> Vec<usize> {
+        self.sizes().into_iter().map(|size| size.max(SHORTEST_SEND)).collect()
     }
 
     /// Where messages of these sizes lie.
