@@ -39,6 +39,8 @@ impl Side {
     pub fn connection_to(&self, peer: &Self) -> Connection {
         Connection {
             path_mtu: self.context.query_port(1).unwrap().active_mtu,
+            // Half a second: a test machine may leave a thread waiting for longer than the usual 67 ms.
+            timeout: 17,
             local_psn: Psn::new(0xff_fff0),
             remote_psn: Psn::new(0xff_fff0),
             ..Connection::new(peer.context.device().gid(), peer.qp.qp_num())
