@@ -366,15 +366,13 @@ fn deliver(endpoint: &mut Endpoint, now: Instant, packet: &OwnedPacket) {
 /// Everything the endpoint has to send now, deferred ACKs last.
 fn pump(endpoint: &mut Endpoint, now: Instant) -> Vec<OwnedPacket> {
     let mut packets = Vec::new();
-    loop {
-        let Some(transmit) = endpoint.responder.poll_transmit(now, true) else { break };
+    while let Some(transmit) = endpoint.responder.poll_transmit(now, true) {
         match OwnedPacket::of(&transmit, &endpoint.memory) {
             Some(packet) => packets.push(packet),
             None => endpoint.responder.transmit_failed(),
         }
     }
-    loop {
-        let Some(transmit) = endpoint.requester.poll_transmit(now) else { break };
+    while let Some(transmit) = endpoint.requester.poll_transmit(now) {
         match OwnedPacket::of(&transmit, &endpoint.memory) {
             Some(packet) => packets.push(packet),
             None => endpoint.requester.transmit_failed(WcStatus::LocalProtection),
