@@ -17,33 +17,23 @@ const GRACE: Duration = Duration::from_millis(10);
 /// How many turns a doorbell gives to queue pairs before it goes back to its caller.
 const DOORBELL_TURNS: usize = 64;
 
-/// What a drive came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Driven {
-    /// Packets were taken in.
-    pub(crate) received: bool,
-    /// Another thread was taking packets in.
-    pub(crate) was_busy: bool,
-    /// Anything was done at all.
-    pub(crate) acted: bool,
-}
-
 impl Nic {
     /// Takes in what has arrived, acts on deadlines that have passed, and sends what may be sent, until there is
-    /// nothing left to do, or `is_enough`.
-    pub(crate) fn drive(&self, is_enough: impl Fn() -> bool) -> Driven {
-        let mut driven = Driven::default();
-        loop {
-            let pass = self.pass(BURST);
-            driven.received |= pass.received;
-            driven.was_busy |= pass.was_busy;
-            driven.acted |= pass.acted;
-            if !pass.acted || is_enough() {
-                break;
-            }
+    /// nothing left to do. Returns whether there was anything.
+    pub(crate) fn drive(&self) -> bool {
+        let mut acted = false;
+        while self.pass(BURST) {
+            acted = true;
         }
         self.leave();
-        driven
+        acted
+    }
+
+    /// Goes round once. Returns whether there was anything to do.
+    pub(super) fn drive_once(&self) -> bool {
+        let acted = self.pass(BURST);
+        self.leave();
+        acted
     }
 
     /// Drives on behalf of a thread that polls: takes in one train at most, so that the program sees what it brought
@@ -56,23 +46,23 @@ impl Nic {
         self.leave();
     }
 
-    /// Looks after everything once.
-    fn pass(&self, trains: usize) -> Driven {
+    /// Looks after everything once, and takes in `trains` trains at most. Returns whether there was anything to do.
+    fn pass(&self, trains: usize) -> bool {
         let now = self.clock.now();
         let unblocked = self.unblock(now);
         let received = self.receive(now, trains);
         let expired = match received {
             Received::Nothing => self.expire(now, Duration::ZERO),
             Received::Trains => self.expire(now, GRACE),
-            // Whoever is at it will see to the deadlines too, knowing more.
-            Received::Busy => false,
+            // Whoever is at it will see to the deadlines too, knowing more. It may have lost its processor to this
+            // thread.
+            Received::Busy => {
+                std::thread::yield_now();
+                false
+            }
         };
         let served = self.serve_ready();
-        Driven {
-            received: received == Received::Trains,
-            was_busy: received == Received::Busy,
-            acted: unblocked || expired || received == Received::Trains || served,
-        }
+        unblocked || expired || received == Received::Trains || served
     }
 
     /// Something was posted: transmits for the queue pair on this thread, unless another is at it.

@@ -2,11 +2,12 @@
 //!
 //! It *watches* (sleeps until the link is readable, a deadline passes, or somebody wakes it) as long as that is of
 //! use: one-sided operations reach a process that never polls, event-driven programs are woken. When it finds
-//! again and again that a polling thread has been faster, it *naps*: it looks once a millisecond whether polls have
-//! stopped, and costs the pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
+//! again and again that program threads poll, it *naps*: it looks once a millisecond whether polls have stopped,
+//! and costs the pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
 //!
-//! A program that polls for its completions but spins on memory for its peer's (as ib_write_lat does) needs the
-//! thread to watch although it polls: there the thread does take packets in, and so does not get to nap.
+//! A program may poll for its own completions but wait for its peer's bytes by spinning on memory, as ib_write_lat
+//! does. It seems to poll all the time, and nobody takes packets in as soon as the thread naps. So a nap that
+//! ends with packets that nobody took in is not repeated soon, and ever less soon.
 
 use super::{Error, Nic, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -20,14 +21,19 @@ use std::{
     time::Duration,
 };
 
-/// How long a nap lasts before a look whether polls go on.
+/// How often a nap looks whether polls go on.
 const NAP: Duration = Duration::from_millis(1);
-/// How long that look lasts: a polling thread polls again within it.
-const LOOK: Duration = Duration::from_micros(50);
-/// What it takes to nap: this many more wake-ups in vain than, weighted, of use.
+/// For so many looks in a row nobody has polled when a nap ends: a polling thread may have lost its processor.
+const LOOKS: u32 = 2;
+/// A nap that lasted so long was well taken, however it ended.
+const GOOD_NAP: Duration = Duration::from_millis(20);
+/// What it takes to nap: this many more rounds beside a polling thread than, weighted, without one.
 const PATIENCE: u32 = 16;
-/// How many wake-ups in vain one that was of use makes good.
-const USE: u32 = 4;
+/// How many rounds beside a polling thread one without makes good.
+const ALONE: u32 = 4;
+/// How long it stays awake after the first nap that left packets lying, and at most after many.
+const WAKEFUL: Duration = Duration::from_millis(50);
+const MOST_WAKEFUL: Duration = Duration::from_secs(10);
 /// How often a link without a descriptor is looked after.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -137,19 +143,28 @@ impl Drop for ProgressThread {
 
 impl Nic {
     fn run(&self) {
-        let mut vanity = 0_u32;
+        let mut company = 0_u32;
+        let mut wakeful = WAKEFUL;
+        let mut awake_until = self.clock.now();
         while !self.sleeper.is_stopping() {
-            let driven = self.drive(|| self.sleeper.is_stopping());
-            let others_poll = self.polled.swap(false, Ordering::Relaxed) || driven.was_busy;
-            if driven.received {
-                vanity = vanity.saturating_sub(USE);
-            } else if others_poll {
-                vanity += 1;
-            }
-            if vanity > PATIENCE && !self.is_armed() {
-                self.nap();
-                vanity = 0;
+            let acted = self.drive_once();
+            if self.polled.swap(false, Ordering::Relaxed) {
+                company += 1;
             } else {
+                company = company.saturating_sub(ALONE);
+            }
+            let now = self.clock.now();
+            if company > PATIENCE && !self.is_armed() && now >= awake_until {
+                company = 0;
+                let left_lying = self.nap();
+                let woken = self.clock.now();
+                if woken - now >= GOOD_NAP {
+                    wakeful = WAKEFUL;
+                } else if left_lying {
+                    awake_until = woken + wakeful;
+                    wakeful = (wakeful * 2).min(MOST_WAKEFUL);
+                }
+            } else if !acted {
                 self.watch();
             }
         }
@@ -175,21 +190,19 @@ impl Nic {
         self.sleeper.wait(readiness.as_ref().map(|fd| PollFd::new(fd, interest)), timeout);
     }
 
-    /// Sleeps while program threads poll.
-    fn nap(&self) {
-        let sleep = |duration| {
+    /// Sleeps while program threads poll. Returns whether they have stopped and left packets lying.
+    fn nap(&self) -> bool {
+        let mut quiet = 0;
+        while quiet < LOOKS {
             self.sleeper.lie_down(NAPPING);
             if !self.is_armed() && !self.sleeper.is_stopping() {
-                self.sleeper.wait(None, Some(duration));
+                self.sleeper.wait(None, Some(NAP));
             }
-        };
-        loop {
-            sleep(NAP);
-            self.polled.store(false, Ordering::Relaxed);
-            sleep(LOOK);
-            if !self.polled.load(Ordering::Relaxed) || self.is_armed() || self.sleeper.is_stopping() {
-                return;
+            if self.is_armed() || self.sleeper.is_stopping() {
+                return false;
             }
+            quiet = if self.polled.swap(false, Ordering::Relaxed) { 0 } else { quiet + 1 };
         }
+        self.drive_once()
     }
 }

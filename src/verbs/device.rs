@@ -217,7 +217,7 @@ impl Device {
     ///
     /// Programs need not call it: polling a completion queue and the background thread do the same.
     pub fn progress(&self) -> bool {
-        self.nic().drive(|| false).acted
+        self.nic().drive()
     }
 
     /// When [`Self::progress`] will next have something to do of its own accord, on the device's clock.
