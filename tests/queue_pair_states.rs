@@ -104,7 +104,8 @@ fn a_missing_or_superfluous_attribute_is_refused_and_nothing_changes() {
 
 #[test]
 fn values_out_of_range_are_refused() {
-    let cases: &[(QpState, Mask, fn(&mut QpAttributes))] = &[
+    type Spoil = fn(&mut QpAttributes);
+    let cases: &[(QpState, Mask, Spoil)] = &[
         (QpState::Init, TO_INIT, |a| a.port_num = 2),
         (QpState::Init, TO_INIT, |a| a.pkey_index = 1),
         (QpState::Rtr, TO_RTR, |a| a.rq_psn = 1 << 24),

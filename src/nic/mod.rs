@@ -120,6 +120,8 @@ pub(crate) struct Nic {
 
     /// A program thread has polled since the background thread last looked.
     polled: AtomicBool,
+    /// How many polls in a row have found nothing to do.
+    vain_polls: AtomicU32,
     /// How many completion queues are armed.
     armed: Arc<AtomicUsize>,
     sleeper: Sleeper,
@@ -158,6 +160,7 @@ impl Nic {
             ready: Mutex::new(VecDeque::new()),
             timers: Timers::new(),
             polled: AtomicBool::new(false),
+            vain_polls: AtomicU32::new(0),
             armed: Arc::new(AtomicUsize::new(0)),
             sleeper: Sleeper::new()?,
             counters: DeviceCounters::default(),

@@ -14,6 +14,10 @@ const BURST: usize = 8;
 /// that was held up would otherwise call everything lost that has arrived in the meantime.
 const GRACE: Duration = Duration::from_millis(10);
 
+/// How many polls in vain in a row make a polling thread yield its processor, some tens of microseconds' worth: what
+/// it waits for may be waiting for that very processor. Where nobody is, yielding costs less than a poll.
+const VAIN_POLLS: u32 = 64;
+
 /// How many turns a doorbell gives to queue pairs before it goes back to its caller.
 const DOORBELL_TURNS: usize = 64;
 
@@ -42,8 +46,13 @@ impl Nic {
         if !self.polled.load(Ordering::Relaxed) {
             self.polled.store(true, Ordering::Relaxed);
         }
-        self.pass(1);
+        let acted = self.pass(1).acted;
         self.leave();
+        if acted {
+            self.vain_polls.store(0, Ordering::Relaxed);
+        } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % VAIN_POLLS == VAIN_POLLS - 1 {
+            std::thread::yield_now();
+        }
     }
 
     /// Looks after everything once, and takes in `trains` trains at most. Returns whether there was anything to do.
