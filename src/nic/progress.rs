@@ -46,7 +46,7 @@ impl Nic {
         if !self.polled.load(Ordering::Relaxed) {
             self.polled.store(true, Ordering::Relaxed);
         }
-        let acted = self.pass(1).acted;
+        let acted = self.pass(1);
         self.leave();
         if acted {
             self.vain_polls.store(0, Ordering::Relaxed);
