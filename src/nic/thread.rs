@@ -2,8 +2,8 @@
 //!
 //! It *watches* (sleeps until the link is readable, a deadline passes, or somebody wakes it) as long as that is of
 //! use: one-sided operations reach a process that never polls, event-driven programs are woken. When it finds
-//! again and again that program threads poll, it *naps*: it looks once a millisecond whether polls have stopped,
-//! and costs the pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
+//! that program threads poll, it *naps*: it looks once a millisecond whether polls have stopped, and costs the
+//! pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
 //!
 //! A program may poll for its own completions but wait for its peer's bytes by spinning on memory, as ib_write_lat
 //! does. It seems to poll all the time, and nobody takes packets in as soon as the thread naps. So a nap that
@@ -21,16 +21,15 @@ use std::{
     time::Duration,
 };
 
-/// How often a nap looks whether polls go on.
-const NAP: Duration = Duration::from_millis(1);
+/// How often the thread, awake or napping, looks whether polls go on. It looks at spans of time, not at its own
+/// rounds: on a machine with few processors the thread itself keeps the polling threads from theirs.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often it looks at most after a long nap: every look takes a processor from a polling thread.
+const SELDOM_LOOK: Duration = Duration::from_millis(8);
 /// For so many looks in a row nobody has polled when a nap ends: a polling thread may have lost its processor.
 const LOOKS: u32 = 2;
 /// A nap that lasted so long was well taken, however it ended.
 const GOOD_NAP: Duration = Duration::from_millis(20);
-/// What it takes to nap: this many more rounds beside a polling thread than, weighted, without one.
-const PATIENCE: u32 = 16;
-/// How many rounds beside a polling thread one without makes good.
-const ALONE: u32 = 4;
 /// How long it stays awake after the first nap that left packets lying, and at most after many.
 const WAKEFUL: Duration = Duration::from_millis(50);
 const MOST_WAKEFUL: Duration = Duration::from_secs(10);
@@ -143,29 +142,32 @@ impl Drop for ProgressThread {
 
 impl Nic {
     fn run(&self) {
-        let mut company = 0_u32;
         let mut wakeful = WAKEFUL;
         let mut awake_until = self.clock.now();
+        let mut last_look = awake_until;
         while !self.sleeper.is_stopping() {
             let acted = self.drive_once();
-            if self.polled.swap(false, Ordering::Relaxed) {
-                company += 1;
-            } else {
-                company = company.saturating_sub(ALONE);
-            }
             let now = self.clock.now();
-            if company > PATIENCE && !self.is_armed() && now >= awake_until {
-                company = 0;
-                let left_lying = self.nap();
-                let woken = self.clock.now();
-                if woken - now >= GOOD_NAP {
-                    wakeful = WAKEFUL;
-                } else if left_lying {
-                    awake_until = woken + wakeful;
-                    wakeful = (wakeful * 2).min(MOST_WAKEFUL);
+            let span = now - last_look;
+            if span < LOOK {
+                if !acted {
+                    self.watch();
                 }
-            } else if !acted {
-                self.watch();
+                continue;
+            }
+            last_look = now;
+            // Polls in a long span may be long past.
+            let others_poll = self.polled.swap(false, Ordering::Relaxed) && span < 2 * LOOK;
+            if !others_poll || self.is_armed() || now < awake_until {
+                continue;
+            }
+            let left_lying = self.nap();
+            last_look = self.clock.now();
+            if last_look - now >= GOOD_NAP {
+                wakeful = WAKEFUL;
+            } else if left_lying {
+                awake_until = last_look + wakeful;
+                wakeful = (wakeful * 2).min(MOST_WAKEFUL);
             }
         }
     }
@@ -193,15 +195,17 @@ impl Nic {
     /// Sleeps while program threads poll. Returns whether they have stopped and left packets lying.
     fn nap(&self) -> bool {
         let mut quiet = 0;
+        let mut look = LOOK;
         while quiet < LOOKS {
             self.sleeper.lie_down(NAPPING);
             if !self.is_armed() && !self.sleeper.is_stopping() {
-                self.sleeper.wait(None, Some(NAP));
+                self.sleeper.wait(None, Some(look));
             }
             if self.is_armed() || self.sleeper.is_stopping() {
                 return false;
             }
             quiet = if self.polled.swap(false, Ordering::Relaxed) { 0 } else { quiet + 1 };
+            look = (look + look / 8).min(SELDOM_LOOK);
         }
         self.drive_once()
     }

@@ -11,9 +11,10 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// An ACK waits for no more than this many payload bytes: a quarter of the window that a requester of ours begins
-/// with ([`crate::rc::WindowConfig`]), so that the window moves long before it is used up.
-const DEFERRED_BYTES: usize = 32 << 10;
+/// An ACK waits for no more than this many payload bytes: half of the window that a requester of ours begins with
+/// ([`crate::rc::WindowConfig`]), so that the window moves before it is used up, and about a full train, so that a
+/// stream of them costs an ACK for every second one.
+const DEFERRED_BYTES: usize = 64 << 10;
 
 /// An ACK waits for no more than this many requests that asked for one.
 const DEFERRED_REQUESTS: u32 = 16;

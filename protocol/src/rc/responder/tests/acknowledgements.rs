@@ -37,13 +37,13 @@ fn many_requests_or_bytes_make_it_urgent() {
 
     let mut peer = Peer::of_hardware();
     peer.ask = false;
-    for psn in 0..128 {
+    for psn in 0..256 {
         peer.write(psn, &pattern(MTU));
     }
     assert!(!peer.responder.has_urgent_output() && !peer.responder.has_deferred_ack(), "nobody asked");
     peer.ask = true;
-    peer.write(128, b"a");
-    assert_eq!(peer.poll(false).unwrap(), "ack 128 msn 129 credits 0");
+    peer.write(256, b"a");
+    assert_eq!(peer.poll(false).unwrap(), "ack 256 msn 257 credits 0");
 }
 
 #[test]
