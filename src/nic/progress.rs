@@ -14,9 +14,10 @@ const BURST: usize = 8;
 /// that was held up would otherwise call everything lost that has arrived in the meantime.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// How many polls in vain in a row make a polling thread yield its processor, some tens of microseconds' worth: what
-/// it waits for may be waiting for that very processor. Where nobody is, yielding costs less than a poll.
-const VAIN_POLLS: u32 = 64;
+/// After so many polls in vain in a row, some ten microseconds' worth, a polling thread yields its processor at each
+/// further one: what it waits for may be waiting for that very processor. Where nobody is, yielding costs less than
+/// a poll.
+const VAIN_POLLS: u32 = 32;
 
 /// How many turns a doorbell gives to queue pairs before it goes back to its caller.
 const DOORBELL_TURNS: usize = 64;
@@ -50,7 +51,7 @@ impl Nic {
         self.leave();
         if acted {
             self.vain_polls.store(0, Ordering::Relaxed);
-        } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) % VAIN_POLLS == VAIN_POLLS - 1 {
+        } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) >= VAIN_POLLS {
             std::thread::yield_now();
         }
     }
