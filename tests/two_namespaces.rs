@@ -158,16 +158,16 @@ impl Drop for Process {
 fn everything_arrives(name: &str, network_mtu: usize, path_mtu: u64) {
     let Some(cable) = Cable::new(name, network_mtu) else { return };
     for version in [0, 1] {
-        let printed = cable.run(version, &["pingpong"], &["--size", "40001", "--iterations", "60"]);
+        let printed = cable.run(version, &["pingpong"], &["--size", "40001", "--iterations", "20"]);
         assert!(printed.contains("all data right"), "{printed}");
 
         let mut sent_again = 0;
         for test in ["send-bw", "write-bw", "read-bw"] {
-            sent_again += cable.perf(version, test, path_mtu, &["--size", "100001", "-n", "100", "--qps", "3"]);
+            sent_again += cable.perf(version, test, path_mtu, &["--size", "100001", "-n", "30", "--qps", "3"]);
         }
-        sent_again += cable.perf(version, "atomic-bw", path_mtu, &["-n", "200"]);
+        sent_again += cable.perf(version, "atomic-bw", path_mtu, &["-n", "100"]);
         for test in ["send-lat", "write-lat"] {
-            sent_again += cable.perf(version, test, path_mtu, &["--size", "64", "-n", "100"]);
+            sent_again += cable.perf(version, test, path_mtu, &["--size", "64", "-n", "40"]);
         }
         assert!(sent_again > 0, "5 % loss went unnoticed");
     }
