@@ -2,7 +2,7 @@
 
 use super::{PerfOptions, Test, meter::Measured};
 use crate::cli::{outcome, session::IdleCost, units};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -39,24 +39,70 @@ impl Row {
         self.measured.latency.value_at_percentile(percentile) as f64 / 1e3
     }
 
-    fn json(&self) -> Value {
-        json!({
-            "size": self.size,
-            "messages": self.measured.messages,
-            "seconds": self.seconds(),
-            "gbit_per_s": self.gbit_per_s(),
-            "msgs_per_s": self.msgs_per_s(),
-            "min_us": self.measured.latency.min() as f64 / 1e3,
-            "mean_us": self.measured.latency.mean() / 1e3,
-            "p50_us": self.micros_at(50.0),
-            "p90_us": self.micros_at(90.0),
-            "p99_us": self.micros_at(99.0),
-            "p999_us": self.micros_at(99.9),
-            "max_us": self.measured.latency.max() as f64 / 1e3,
-            "retransmitted_packets": self.retransmitted,
-            "data_right": self.difference.is_none(),
-        })
+    fn result(&self) -> SizeResult {
+        let latency = &self.measured.latency;
+        SizeResult {
+            size: self.size,
+            messages: self.measured.messages,
+            seconds: self.seconds(),
+            gbit_per_s: self.gbit_per_s(),
+            msgs_per_s: self.msgs_per_s(),
+            min_us: latency.min() as f64 / 1e3,
+            mean_us: latency.mean() / 1e3,
+            p50_us: self.micros_at(50.0),
+            p90_us: self.micros_at(90.0),
+            p99_us: self.micros_at(99.0),
+            p999_us: self.micros_at(99.9),
+            max_us: latency.max() as f64 / 1e3,
+            retransmitted_packets: self.retransmitted,
+            data_right: self.difference.is_none(),
+        }
     }
+}
+
+/// What `--json` prints: its own fields are those of the largest size.
+#[derive(Debug, Serialize)]
+struct RunResult<'a> {
+    op: String,
+    local: &'a str,
+    remote: &'a str,
+    mtu: usize,
+    qps: u32,
+    depth: u32,
+    /// What a latency is of.
+    latency_of: &'static str,
+    #[serde(flatten)]
+    largest: Option<SizeResult>,
+    #[serde(flatten)]
+    idle: Option<IdleResult>,
+    /// All sizes, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    results: Option<Vec<SizeResult>>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SizeResult {
+    size: u64,
+    messages: u64,
+    seconds: f64,
+    gbit_per_s: f64,
+    msgs_per_s: f64,
+    min_us: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+    retransmitted_packets: u64,
+    data_right: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct IdleResult {
+    idle_qps: u32,
+    setup_us_per_idle_qp: f64,
+    bytes_per_idle_qp: u64,
 }
 
 /// What stays the same from size to size.
@@ -146,36 +192,30 @@ impl<'a> Report<'a> {
     pub(super) fn finish(self) -> anyhow::Result<ExitCode> {
         let right = self.rows.iter().all(|row| row.difference.is_none());
         if self.options.json {
-            writeln!(io::stdout(), "{}", self.json())?;
+            writeln!(io::stdout(), "{}", serde_json::to_string(&self.result())?)?;
         }
         Ok(outcome(right))
     }
 
-    /// One object, whose own fields are those of the largest size; with several sizes, `results` has all of them.
-    fn json(&self) -> Value {
-        let test = self.options.test;
-        let mut object = json!({
-            "op": test.name(),
-            "mtu": self.setting.mtu,
-            "qps": if test == Test::Ceiling { 1 } else { self.options.qps },
-            "depth": if test.is_bandwidth() { self.options.depth } else { 1 },
-            "latency_of": test.latency_of(),
-            "local": self.setting.local,
-            "remote": self.setting.remote,
-        });
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        if let (Some(object), Some(Value::Object(last))) = (object.as_object_mut(), rows.last()) {
-            object.extend(last.clone());
-            if self.options.idle_qps > 0 {
-                object.insert("idle_qps".into(), self.options.idle_qps.into());
-                object.insert("setup_us_per_idle_qp".into(), self.setup_micros().into());
-                object.insert("bytes_per_idle_qp".into(), self.idle_bytes().into());
-            }
-            if rows.len() > 1 {
-                object.insert("results".into(), rows.into());
-            }
+    fn result(&self) -> RunResult<'_> {
+        let PerfOptions { test, qps, depth, idle_qps, .. } = *self.options;
+        let results: Vec<SizeResult> = self.rows.iter().map(Row::result).collect();
+        RunResult {
+            op: test.name(),
+            local: &self.setting.local,
+            remote: &self.setting.remote,
+            mtu: self.setting.mtu,
+            qps: if test == Test::Ceiling { 1 } else { qps },
+            depth: if test.is_bandwidth() { depth } else { 1 },
+            latency_of: test.latency_of(),
+            largest: results.last().copied(),
+            idle: (idle_qps > 0).then(|| IdleResult {
+                idle_qps,
+                setup_us_per_idle_qp: self.setup_micros(),
+                bytes_per_idle_qp: self.idle_bytes(),
+            }),
+            results: (results.len() > 1).then_some(results),
         }
-        object
     }
 
     fn setup_micros(&self) -> f64 {
