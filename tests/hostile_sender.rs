@@ -592,10 +592,8 @@ fn replayed_reads_with_another_range_or_key() {
 #[test]
 fn more_reads_than_agreed() {
     let scene = Scene::new();
-    let mut psn = scene.psn;
-    for _ in 0..200 {
-        scene.sender.send(scene.packet(Operation::ReadRequest, psn, Extended::Reth(scene.reth(4)), &[]));
-        psn += 1;
+    for n in 0..200 {
+        scene.sender.send(scene.packet(Operation::ReadRequest, scene.psn + n, Extended::Reth(scene.reth(4)), &[]));
     }
     // Each is answered or the connection ends: no queue grows without bound.
     let mut answers = 0;
