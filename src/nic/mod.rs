@@ -145,9 +145,6 @@ impl Nic {
         // Nobody tells a sender what its peer's socket holds; peers on equal systems hold what we do.
         window.maximum = window.maximum.min(u32::try_from(limits.receive_capacity).unwrap_or(u32::MAX));
         window.initial = window.initial.min(window.maximum);
-        if let Ok(x) = std::env::var("WMAX") {
-            window.maximum = x.parse().unwrap();
-        }
         Ok(Self {
             address: parts.link.address(),
             link: parts.link,

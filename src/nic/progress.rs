@@ -111,11 +111,11 @@ impl Nic {
     }
 
     /// Goes, but not without telling the background thread what it leaves behind.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         // Pairs with the fence in `watch`: either this thread sees that the other watches, or the other sees what
         // this one has left behind.
         fence(Ordering::SeqCst);
-        if self.sleeper.is_watching() && self.has_leftovers() {
+        if self.sleeper.is_watching() && (self.has_leftovers() || self.link.poll_timeout().is_some()) {
             self.sleeper.wake_from_watch();
         }
     }

@@ -8,11 +8,15 @@ use std::{
 };
 use uroce_protocol::{
     Instant,
+    time::Duration,
     wire::{
         PKey, Packet, Qpn, Service,
         icrc::{Flow, IpIdPolicy},
     },
 };
+
+/// How long an ACK is held back while packets keep coming.
+const LONGEST_WAIT: Duration = Duration::from_micros(100);
 
 /// The ECN field of a traffic class byte that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
@@ -22,7 +26,14 @@ const CONGESTION_EXPERIENCED: u8 = 3;
 pub(crate) struct ReceiveSide {
     buffer: ReceiveBuffer,
     /// Queue pairs that hold an ACK back in the hope of covering more requests with it.
-    deferred: Vec<Arc<Qp>>,
+    deferred: Vec<Deferred>,
+}
+
+/// A queue pair that holds an ACK back.
+#[derive(Debug)]
+struct Deferred {
+    qp: Arc<Qp>,
+    since: Instant,
 }
 
 /// What came of an attempt to receive.
@@ -55,20 +66,28 @@ impl Nic {
                     if let Err(error) = result {
                         tracing::debug!(%error, "receiving failed");
                     }
-                    for qp in deferred.drain(..) {
-                        qp.ack_is_deferred.store(false, Ordering::Release);
-                        qp.flush_ack.store(true, Ordering::Release);
-                        self.schedule(qp);
-                    }
+                    self.flush_acks(deferred, deferred.len());
                     break;
                 }
             }
         }
+        // A socket that never runs dry must not keep an ACK for ever. They stand in the order of their age.
+        let overdue = deferred.iter().take_while(|deferred| now - deferred.since >= LONGEST_WAIT).count();
+        self.flush_acks(deferred, overdue);
         self.deferred.store(deferred.len(), Ordering::SeqCst);
         received
     }
 
-    fn take_in(&self, now: Instant, buffer: &ReceiveBuffer, arrival: &Arrival, deferred: &mut Vec<Arc<Qp>>) {
+    /// Has the first `count` of the ACKs sent that are held back.
+    fn flush_acks(&self, deferred: &mut Vec<Deferred>, count: usize) {
+        for Deferred { qp, .. } in deferred.drain(..count) {
+            qp.ack_is_deferred.store(false, Ordering::Release);
+            qp.flush_ack.store(true, Ordering::Release);
+            self.schedule(qp);
+        }
+    }
+
+    fn take_in(&self, now: Instant, buffer: &ReceiveBuffer, arrival: &Arrival, deferred: &mut Vec<Deferred>) {
         let flow = Flow::new(arrival.source, arrival.destination, arrival.source_port);
         let segments = buffer.segments(arrival);
         if arrival.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
@@ -95,7 +114,7 @@ impl Nic {
         qp: Arc<Qp>,
         run: &mut dyn Iterator<Item = Packet<'a>>,
         source: IpAddr,
-        deferred: &mut Vec<Arc<Qp>>,
+        deferred: &mut Vec<Deferred>,
     ) {
         let mut has_responses = false;
         let is_urgent;
@@ -119,7 +138,7 @@ impl Nic {
             self.settle(&qp, &mut connection);
             is_urgent = connection.responder.has_urgent_output();
             if connection.responder.has_deferred_ack() && !qp.ack_is_deferred.swap(true, Ordering::AcqRel) {
-                deferred.push(qp.clone());
+                deferred.push(Deferred { qp: qp.clone(), since: now });
             }
         }
         if has_responses || is_urgent {

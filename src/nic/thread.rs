@@ -36,6 +36,9 @@ const MOST_WAKEFUL: Duration = Duration::from_secs(10);
 /// How often a link without a descriptor is looked after.
 const TICK: Duration = Duration::from_millis(1);
 
+/// How often a link that took no more is tried again.
+const BLOCKED: Duration = Duration::from_micros(200);
+
 /// It works, or there is no thread.
 const AWAKE: u8 = 0;
 const WATCHING: u8 = 1;
@@ -184,12 +187,15 @@ impl Nic {
         }
         let now = self.clock.now();
         let mut timeout = self.next_deadline().map(|deadline| deadline.saturating_duration_since(now));
-        let interest = if self.transmitter.is_blocked() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        if self.transmitter.is_blocked() {
+            // Which of the link's sockets is full is the link's secret.
+            timeout = Some(timeout.map_or(BLOCKED, |timeout| timeout.min(BLOCKED)));
+        }
         let readiness = self.link.readiness();
         if readiness.is_none() {
             timeout = Some(timeout.map_or(TICK, |timeout| timeout.min(TICK)));
         }
-        self.sleeper.wait(readiness.as_ref().map(|fd| PollFd::new(fd, interest)), timeout);
+        self.sleeper.wait(readiness.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)), timeout);
     }
 
     /// Sleeps while program threads poll. Returns whether they have stopped and left packets lying.

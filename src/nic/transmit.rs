@@ -264,7 +264,7 @@ impl Nic {
     }
 
     /// Builds packets until there are none, or the buffer is full; returns whether there may be more. Answers go
-    /// before requests: the peer waits for them. An ACK that is held back rides along behind requests, where it
+    /// before requests, because the peer waits for them, but for every second turn that fills the buffer. An ACK that is held back rides along behind requests, where it
     /// costs neither side a system call of its own.
     fn build(&self, now: Instant, qp: &Qp, connection: &mut Connection, staging: &mut Staging) -> bool {
         let Some(route) = connection.route else { return false };
@@ -273,26 +273,38 @@ impl Nic {
         let train_segments = self.link.limits().train_segments;
         let regions = self.regions.read();
         let memory = regions.view(qp.pd());
+        let answer = |connection: &mut Connection, staging: &mut Staging, flush_ack| {
+            let Some(transmit) = connection.responder.poll_transmit(now, flush_ack) else { return false };
+            if staging.push(&transmit, &route, &memory, train_segments).is_err() {
+                connection.responder.transmit_failed();
+            }
+            true
+        };
+        let request = |connection: &mut Connection, staging: &mut Staging| {
+            let Some(transmit) = connection.requester.poll_transmit(now) else { return false };
+            if staging.push(&transmit, &route, &memory, train_segments).is_err() {
+                connection.requester.transmit_failed(WcStatus::LocalProtection);
+            }
+            true
+        };
         while staging.has_room() {
-            if let Some(transmit) = connection.responder.poll_transmit(now, flush_ack) {
-                if staging.push(&transmit, &route, &memory, train_segments).is_err() {
-                    connection.responder.transmit_failed();
-                }
-            } else if let Some(transmit) = connection.requester.poll_transmit(now) {
-                if staging.push(&transmit, &route, &memory, train_segments).is_err() {
-                    connection.requester.transmit_failed(WcStatus::LocalProtection);
-                }
-            } else {
+            let staged = (connection.requests_first && request(connection, staging))
+                || answer(connection, staging, flush_ack)
+                || request(connection, staging);
+            if !staged {
+                // An ACK that is held back but on nobody's list (its READ response was still to be sent when its
+                // request came in) has no later chance.
                 if connection.responder.has_deferred_ack()
-                    && staging.can_append(ACK_LEN)
-                    && let Some(transmit) = connection.responder.poll_transmit(now, true)
-                    && staging.push(&transmit, &route, &memory, train_segments).is_err()
+                    && (staging.can_append(ACK_LEN) || !qp.ack_is_deferred.load(Ordering::Acquire))
                 {
-                    connection.responder.transmit_failed();
+                    answer(connection, staging, true);
                 }
+                connection.requests_first = false;
                 return false;
             }
         }
+        // Neither a stream of READ responses nor one of requests keeps the other from leaving.
+        connection.requests_first = !connection.requests_first;
         true
     }
 }

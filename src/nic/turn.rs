@@ -24,10 +24,10 @@ impl Turn {
     #[must_use]
     pub(crate) fn want(&self) -> bool {
         self.step(|state| match state {
-            IDLE => Some(QUEUED),
-            RUNNING => Some(RUNNING_WANTED),
-            _ => None,
-        }) == Some(IDLE)
+            IDLE => QUEUED,
+            RUNNING => RUNNING_WANTED,
+            other => other,
+        }) == IDLE
     }
 
     /// There is something to send, and the caller would rather send it itself. Returns whether it has the turn; if
@@ -35,28 +35,32 @@ impl Turn {
     #[must_use]
     pub(crate) fn begin_or_want(&self) -> bool {
         self.step(|state| match state {
-            IDLE => Some(RUNNING),
-            RUNNING => Some(RUNNING_WANTED),
-            _ => None,
-        }) == Some(IDLE)
+            IDLE => RUNNING,
+            RUNNING => RUNNING_WANTED,
+            other => other,
+        }) == IDLE
     }
 
     /// The queue pair has been taken from the ready queue: the caller has the turn.
     pub(crate) fn begin_queued(&self) {
-        self.0.store(RUNNING, Ordering::Release);
+        self.step(|_| RUNNING);
     }
 
     /// The turn is over. Returns whether the caller must put the queue pair (back) into the ready queue, because
     /// there is `more` to send or somebody left word.
     #[must_use]
     pub(crate) fn end(&self, more: bool) -> bool {
-        let before = self.step(|state| Some(if more || state == RUNNING_WANTED { QUEUED } else { IDLE }));
-        more || before == Some(RUNNING_WANTED)
+        let before = self.step(|state| if more || state == RUNNING_WANTED { QUEUED } else { IDLE });
+        more || before == RUNNING_WANTED
     }
 
-    /// Moves from one state to another and returns the one before, `None` if `next` had it stay.
-    fn step(&self, next: impl Fn(u8) -> Option<u8>) -> Option<u8> {
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()
+    /// Moves from one state to another, or stays, and returns the one before.
+    ///
+    /// Staying is written too: whoever leaves word (an ACK to flush, say) and finds the queue pair queued must be
+    /// sure that the one who takes it from the queue sees what was left.
+    fn step(&self, next: impl Fn(u8) -> u8) -> u8 {
+        let step = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| Some(next(state)));
+        step.unwrap_or_else(|state| state)
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(super) armed: Option<Instant>,
     /// The end of draining has been reported, or is not to be.
     drained: bool,
+    /// The turn before was full: this one begins with what did not come first there.
+    pub(super) requests_first: bool,
     destroyed: bool,
 }
 
@@ -87,6 +89,7 @@ impl Qp {
             responder: Responder::new(made.cap.max_recv_wr),
             armed: None,
             drained: true,
+            requests_first: false,
             destroyed: false,
         };
         Self {
@@ -192,13 +195,24 @@ impl Nic {
     }
 
     /// Ends a queue pair. Work requests that are left end without a completion.
-    pub(crate) fn destroy_qp(&self, qp: &Qp) {
+    pub(crate) fn destroy_qp(&self, qp: &Arc<Qp>) {
+        self.send_deferred_ack(qp);
         self.qps.write().remove(qp.number);
         qp.count(&mut self.retired.lock());
         let mut connection = qp.lock();
         connection.destroyed = true;
         self.reset(qp, &mut connection);
         qp.made.events.withdraw(|event| event.element == AsyncElement::QueuePair(qp.number));
+    }
+
+    /// Sends an ACK that is held back: the program has seen the completion, and what it does next must not keep the
+    /// peer from seeing its own.
+    fn send_deferred_ack(&self, qp: &Arc<Qp>) {
+        let has_deferred_ack = qp.lock().responder.has_deferred_ack();
+        if has_deferred_ack {
+            qp.flush_ack.store(true, Ordering::Release);
+            self.doorbell(qp);
+        }
     }
 
     /// Queues sends, and transmits on this thread what may leave.
@@ -242,6 +256,8 @@ impl Nic {
         if connection.state == QpState::Err {
             self.settle(qp, &mut connection);
         }
+        drop(connection);
+        self.leave();
         result
     }
 

@@ -18,6 +18,9 @@ use uroce_protocol::{
 impl Nic {
     /// Sets the attributes that `mask` names and moves to another state. Nothing changes on an error.
     pub(crate) fn modify_qp(&self, qp: &Arc<Qp>, attributes: &QpAttributes, mask: Mask) -> Result<()> {
+        if matches!(attributes.qp_state, QpState::Reset | QpState::Err) && mask.contains(Mask::STATE) {
+            self.send_deferred_ack(qp);
+        }
         {
             let mut connection = qp.lock();
             if connection.destroyed {

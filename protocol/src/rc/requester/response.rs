@@ -62,6 +62,10 @@ impl Requester {
                 }
             }
             Syndrome::Nak(code) => {
+                // Refused in the middle of its responses, a READ is named by its first PSN (rxe) or by the one
+                // that is due (IBTA).
+                let in_read = self.outstanding.front().is_some_and(|span| span.first <= sequence);
+                let sequence = if in_read { sequence.max(self.unacknowledged) } else { sequence };
                 if self.is_nak_credible(sequence) && self.acknowledge(now, sequence) {
                     self.fail_oldest(match code {
                         NakCode::RemoteAccess => WcStatus::RemoteAccess,
@@ -128,7 +132,7 @@ impl Requester {
     /// one of them lies before `end` its answer was lost; it is asked for again and `false` returned.
     fn acknowledge(&mut self, now: Instant, end: u64) -> bool {
         match self.outstanding.front() {
-            Some(span) if span.first < end => {
+            Some(span) if span.first.max(self.unacknowledged) < end => {
                 self.advance(now, span.first.max(self.unacknowledged));
                 self.handle_implied_nak();
                 false

@@ -588,7 +588,7 @@ impl Responder {
             _ => {
                 // The latest PSN, but not past a READ or atomic of which nobody knows whether its answer has
                 // arrived: an ACK that skips it makes the requester ask for it once more.
-                let limit = self.resources.first_after(psn).unwrap_or(self.expected);
+                let limit = self.resources.first_between(psn, self.expected).unwrap_or(self.expected);
                 self.replies.acknowledge(limit.previous(), self.msn);
             }
         }

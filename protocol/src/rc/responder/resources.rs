@@ -198,14 +198,19 @@ impl Resources {
         (!core::mem::replace(&mut resource.pending, true)).then_some(index)
     }
 
-    /// The PSN of the earliest remembered READ or atomic after `psn`.
-    pub(super) fn first_after(&self, psn: Psn) -> Option<Psn> {
-        let after = self.ring.iter().map(|resource| resource.first_psn).filter(|first| first.is_after(psn));
+    /// The PSN of the earliest remembered READ or atomic after `psn` and before `expected`. What is remembered from
+    /// so long ago that its PSN seems to lie ahead is neither.
+    pub(super) fn first_between(&self, psn: Psn, expected: Psn) -> Option<Psn> {
+        let after = self.ring.iter().map(|resource| resource.first_psn);
+        let after = after.filter(|first| first.is_after(psn) && first.is_before(expected));
         after.min_by_key(|first| first.distance_from(psn))
     }
 
     fn find(&self, psn: Psn) -> Option<usize> {
-        self.ring.iter().position(|resource| {
+        // The newest first: a PSN comes round again.
+        let count = self.ring.len();
+        (0..count).map(|age| (self.next + count - 1 - age) % count).find(|&index| {
+            let resource = &self.ring[index];
             u32::try_from(psn.distance_from(resource.first_psn)).is_ok_and(|offset| offset < resource.packets)
         })
     }

@@ -207,3 +207,22 @@ fn no_reads_on_a_connection_without_room_for_them() {
     assert_eq!(pair.a.requester.post(&request(1, read_from(0), &list)), Err(PostSendError::NotAllowed));
     assert_eq!(TestMemory::ALL_ACCESS.bits(), 0b1111);
 }
+
+/// Found in review: such a NAK was taken for the sign of a lost answer, and the READ ended without its reason.
+#[test]
+fn a_read_refused_in_the_middle_of_its_responses_ends_with_the_reason() {
+    for named in [0, 3] {
+        let mut pair = Pair::new();
+        pair.post(1, read_from(0), 0, 10_000);
+        let mut responses = 0;
+        pair.on_wire(move |_, packet| {
+            responses += u32::from(packet.opcode().is_response());
+            if responses > 3 { crate::testing::Fate::Drop } else { crate::testing::Fate::Deliver }
+        });
+        pair.drive_for(core::time::Duration::from_micros(25));
+        assert!(pair.a.completions.is_empty());
+        let first = pair.a.sent[0].view().psn();
+        pair.inject(Side::A, &nak(first + named, Syndrome::Nak(NakCode::RemoteAccess)));
+        assert_eq!(pair.a.results(), [(1, WcStatus::RemoteAccess)], "the NAK names response {named}");
+    }
+}
