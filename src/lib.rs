@@ -101,8 +101,8 @@
 //!
 //! # A bad network, on purpose
 //!
-//! What carries the packets is a [`link`], and links stack. This device loses a packet in a hundred, the same ones
-//! at every run, and writes down what is left:
+//! What carries the packets is a [`link`], and links stack. This device loses a packet in a hundred, by dice that a
+//! seed repeats, and writes down what is left:
 //!
 //! ```no_run
 //! use std::{path::Path, sync::Arc};

@@ -59,7 +59,7 @@ struct GlobalOptions {
     /// Disturb packets: "drop 1%", "rx drop 2%, reorder 1%", "drop read-response 3 of qp 17", "corrupt 0.1%" …
     #[arg(long, global = true, value_name = "RULES")]
     fault: Option<FaultSpec>,
-    /// Seed of everything random, to repeat a run exactly
+    /// Seed of everything random: bytes, numbers, faults
     #[arg(long, global = true, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Whose behaviour to take where the specification leaves room
