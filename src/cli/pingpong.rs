@@ -119,7 +119,7 @@ fn client(
     player.finish(&mut session)?;
     session.barrier()?;
 
-    let bytes = 2 * plan.size * plan.iterations;
+    let bytes = plan.size.saturating_mul(2).saturating_mul(plan.iterations);
     let seconds = elapsed.as_secs_f64();
     writeln!(out, "{bytes} bytes in {seconds:.2} s = {}", units::format_rate(bytes, elapsed))?;
     writeln!(

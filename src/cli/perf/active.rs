@@ -77,7 +77,7 @@ pub(super) struct Template {
 impl Template {
     pub(super) fn new(lane: &Lane, plan: &Plan, length: usize) -> Self {
         let (rkey, remote) = (lane.remote_key(), lane.remote.buffer);
-        let receiving = remote + plan.area() as u64;
+        let receiving = remote.wrapping_add(plan.area() as u64);
         let (operation, offset) = match plan.test {
             Test::SendBw | Test::SendLat => (SendOperation::Send, 0),
             Test::WriteBw | Test::WriteLat => (SendOperation::Write { address: receiving, rkey }, 0),

@@ -25,13 +25,19 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use report::{Report, Row, Setting};
 use serde::{Deserialize, Serialize};
-use std::{process::ExitCode, time::Duration};
+use std::{ops::RangeInclusive, process::ExitCode, time::Duration};
 use uroce::verbs::{CompletionQueue, Device, QpCapabilities, ReceiveWorkRequest};
+use uroce_protocol::rc::MAX_MESSAGE_LENGTH;
 
 /// The largest size of `--all`.
 const LARGEST_OF_ALL: u64 = 8 << 20;
 /// The longest inline send. Longer than most hardware has it, shorter than a packet.
 const INLINE_BYTES: u32 = 256;
+
+/// What the options take.
+const QPS: RangeInclusive<i64> = 1..=16_384;
+const DEPTH: RangeInclusive<i64> = 1..=8192;
+const IDLE_QPS: RangeInclusive<i64> = 0..=65_536;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -105,10 +111,10 @@ pub(crate) struct PerfOptions {
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
     /// Queue pairs that send
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(QPS))]
     qps: u32,
     /// Work requests that a queue pair keeps posted (bandwidth)
-    #[arg(short = 't', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(short = 't', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(DEPTH))]
     depth: u32,
     /// How long to measure each size: 10 or 10s, 500ms, 2m
     #[arg(short, long, default_value = "2s", value_parser = units::parse_duration)]
@@ -117,7 +123,7 @@ pub(crate) struct PerfOptions {
     #[arg(short = 'n', long, conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
     /// Connect this many further queue pairs that do nothing
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=65536))]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(IDLE_QPS))]
     idle_qps: u32,
     /// TCP port of the exchange
     #[arg(long, default_value_t = exchange::DEFAULT_PORT)]
@@ -171,6 +177,14 @@ struct Plan {
 }
 
 impl Plan {
+    /// Whether it is a plan that the options of a client can make: it may have come from anybody.
+    fn is_possible(&self) -> bool {
+        QPS.contains(&self.qps.into())
+            && DEPTH.contains(&self.depth.into())
+            && IDLE_QPS.contains(&self.idle_qps.into())
+            && self.size <= MAX_MESSAGE_LENGTH
+    }
+
     /// Bytes of one message area.
     fn area(&self) -> usize {
         // An area is never empty, and never shares a cache line with another.

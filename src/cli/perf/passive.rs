@@ -15,6 +15,9 @@ const POLLS_BETWEEN_LOOKS: u32 = 256;
 /// Serves one client until it says goodbye.
 pub(super) fn serve(device: Device, exchange: Exchange, test: Test, seed: Option<u64>) -> anyhow::Result<Vec<Verdict>> {
     let (mut session, plan) = Session::server::<Plan>(device, exchange, &test.name())?;
+    if !plan.is_possible() {
+        bail!("{} wants what no client can ask for: {plan:?}", session.exchange.peer());
+    }
     // Not the client's sequence, which has the same seed when both are one command.
     let mut rng = seeded_rng(seed.map(|seed| !seed));
     let cq = plan.completion_queue(&session)?;
@@ -44,8 +47,8 @@ fn serve_size(
     size: u64,
 ) -> anyhow::Result<Verdict> {
     let length = usize::try_from(size)?;
-    if size > plan.size {
-        bail!("{} starts {size} bytes after a plan of at most {}", session.exchange.peer(), plan.size);
+    if size > plan.size || (size == 0 && plan.test == Test::WriteLat) {
+        bail!("{} starts {size} bytes after a plan of {}", session.exchange.peer(), plan.size);
     }
     for (index, lane) in lanes.iter().enumerate() {
         pattern::fill(&lane.region, 0, length, plan.pattern(SERVER, index))?;
