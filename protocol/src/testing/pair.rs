@@ -87,6 +87,13 @@ impl Endpoint {
         Sge { address: Self::ADDRESS + offset, length, lkey: Self::KEY }
     }
 
+    /// Fills its region with a pattern and returns it.
+    pub fn fill(&self) -> Vec<u8> {
+        let pattern: Vec<u8> = (0..Self::SIZE).map(|i| (i * 7 + i / 251) as u8).collect();
+        self.memory.register(Self::KEY, Self::ADDRESS, pattern.clone(), TestMemory::ALL_ACCESS);
+        pattern
+    }
+
     /// The operations it has sent, in order.
     pub fn sent_operations(&self) -> Vec<Operation> {
         self.sent.iter().map(|packet| packet.view().opcode().operation()).collect()
@@ -247,9 +254,7 @@ impl Pair {
 
     /// Fills A's region with a pattern and returns it.
     pub fn fill(&self) -> Vec<u8> {
-        let pattern: Vec<u8> = (0..Endpoint::SIZE).map(|i| (i * 7 + i / 251) as u8).collect();
-        self.a.memory.register(Endpoint::KEY, Endpoint::ADDRESS, pattern.clone(), TestMemory::ALL_ACCESS);
-        pattern
+        self.a.fill()
     }
 
     /// Hands `packet` to `side` now, as if the wire had made it.

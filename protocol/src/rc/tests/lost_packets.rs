@@ -65,13 +65,7 @@ fn a_lost_read_request_or_response_is_asked_for_again() {
         (Side::B, Operation::ReadResponseLast, 1),
     ] {
         let mut pair = Pair::new();
-        let pattern: Vec<u8> = (0..Endpoint::SIZE).map(|i| (i * 3) as u8).collect();
-        pair.b.memory.register(
-            Endpoint::KEY,
-            Endpoint::ADDRESS,
-            pattern.clone(),
-            crate::testing::TestMemory::ALL_ACCESS,
-        );
+        let pattern = pair.b.fill();
         pair.lose(side, operation, nth);
         pair.post(1, read_from(0), 0, 8192);
         pair.drive();

@@ -2,14 +2,13 @@
 
 use crate::{
     rc::{SendOperation, SendRequest, WcStatus},
-    testing::{Endpoint, Fate, Pair, PairConfig, TestMemory, add_to, read_from, request, write_to},
+    testing::{Endpoint, Fate, Pair, PairConfig, add_to, read_from, request, write_to},
 };
 
 #[test]
 fn deep_reads_complete_in_order() {
     let mut pair = Pair::with(PairConfig { rd_atomic: 16, ..PairConfig::default() });
-    let pattern: Vec<u8> = (0..Endpoint::SIZE).map(|i| (i / 3) as u8).collect();
-    pair.b.memory.register(Endpoint::KEY, Endpoint::ADDRESS, pattern.clone(), TestMemory::ALL_ACCESS);
+    let pattern = pair.b.fill();
     for wr_id in 0..40 {
         pair.post(wr_id, read_from(wr_id * 5000), wr_id * 5000, 5000);
     }

@@ -74,13 +74,7 @@ fn immediate_and_invalidation_arrive_with_the_last_packet() {
 fn a_read_brings_the_bytes_back() {
     for size in SIZES {
         let mut pair = Pair::new();
-        let pattern: Vec<u8> = (0..Endpoint::SIZE).map(|i| (i * 3) as u8).collect();
-        pair.b.memory.register(
-            Endpoint::KEY,
-            Endpoint::ADDRESS,
-            pattern.clone(),
-            crate::testing::TestMemory::ALL_ACCESS,
-        );
+        let pattern = pair.b.fill();
         pair.post(1, read_from(3), 11, size);
         pair.drive();
         assert_eq!(pair.a.results(), [(1, WcStatus::Success)]);
