@@ -4,7 +4,7 @@ mod support;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
-use support::{ALL, Side, connect, device, eventually, poll_one, send};
+use support::{ALL, Side, async_event, channel_event, connect, device, eventually, poll_one, send};
 use uroce::verbs::{
     AsyncElement, AsyncEventType, CompletionChannel, CompletionQueue, Context, Device, Notify, ProtectionDomain,
     QpCapabilities, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest, SendOperation, SendWorkRequest, WcStatus,
@@ -61,9 +61,8 @@ fn an_armed_queue_wakes_its_channel_once() {
     fixture.receives.req_notify(Notify::Next).unwrap();
     assert!(!is_readable(&fixture.channel));
     fixture.send(false);
-    let woken = fixture.channel.get_event().unwrap();
+    let woken = channel_event(&fixture.channel);
     assert_eq!((woken.number(), woken.cq_context()), (fixture.receives.number(), 77));
-    woken.ack_events(1);
     fixture.send(false);
     eventually("the second completion is there", || {
         fixture.receives.poll(&mut [WorkCompletion::default(); 2]).unwrap() == 2
@@ -88,8 +87,7 @@ fn a_sleeping_program_is_woken_by_its_peer() {
         b.cq.req_notify(Notify::Next).unwrap();
         assert_eq!(b.cq.poll(&mut [WorkCompletion::default()]).unwrap(), 0);
         a.post(wr_id, SendOperation::Send, a.mr.sge(0, 64));
-        let woken = channel.get_event().unwrap();
-        woken.ack_events(1);
+        channel_event(&channel);
         assert_eq!(b.completion().wr_id, wr_id);
         assert!(a.completion().is_success());
     }
@@ -105,7 +103,7 @@ fn armed_for_solicited_events_others_do_not_wake() {
     eventually("the completion is there", || fixture.receives.poll(&mut [WorkCompletion::default()]).unwrap() == 1);
     assert!(!is_readable(&fixture.channel));
     fixture.send(true);
-    fixture.channel.get_event().unwrap().ack_events(1);
+    channel_event(&fixture.channel);
 }
 
 #[test]
@@ -115,7 +113,7 @@ fn an_error_wakes_whoever_waits_for_solicited_events() {
     fixture.receives.req_notify(Notify::Solicited).unwrap();
     let to_error = uroce::verbs::QpAttributes { qp_state: QpState::Err, ..Default::default() };
     fixture.qp.modify(&to_error, uroce::verbs::QpAttributeMask::STATE).unwrap();
-    fixture.channel.get_event().unwrap().ack_events(1);
+    channel_event(&fixture.channel);
     assert_eq!(poll_one(&fixture.receives).status, WcStatus::WorkRequestFlushed);
 }
 
@@ -165,7 +163,7 @@ fn an_overrun_queue_fails_its_queue_pairs() {
     for _ in 0..3 {
         fixture.qp.post_send(&[send(1, SendOperation::Send, &list)]).unwrap();
     }
-    let mut events: Vec<_> = (0..3).map(|_| fixture.context.get_async_event().unwrap()).collect();
+    let mut events: Vec<_> = (0..3).map(|_| async_event(&fixture.context)).collect();
     assert_eq!(events[0].event_type, AsyncEventType::CqErr);
     assert_eq!(events.remove(0).element, AsyncElement::CompletionQueue(fixture.receives.number()));
     for event in events {

@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{ALL, Side, connect, device, eventually, pair, pattern, send};
+use support::{ALL, Side, async_event, connect, device, eventually, pair, pattern, send};
 use uroce::verbs::{AccessFlags, AsyncEventType, MemoryRegion, QpCapabilities, SendOperation, Sge, WcStatus};
 
 fn write_to(region: &MemoryRegion) -> SendOperation {
@@ -22,7 +22,7 @@ fn a_remote_key_of_another_protection_domain_is_refused() {
     let (a, b) = pair(4096);
     let elsewhere = b.context.alloc_pd().unwrap().reg_mr(4096, ALL).unwrap();
     assert_eq!(status_of(&a, write_to(&elsewhere), a.mr.sge(0, 8)), WcStatus::RemoteAccess);
-    assert_eq!(b.context.get_async_event().unwrap().event_type, AsyncEventType::QpAccessErr);
+    assert_eq!(async_event(&b.context).event_type, AsyncEventType::QpAccessErr);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_receive_into_read_only_memory_fails() {
     b.receive(1, read_only.sge(0, 64));
     assert_eq!(status_of(&a, SendOperation::Send, a.mr.sge(0, 8)), WcStatus::RemoteOperation);
     assert_eq!(b.completion().status, WcStatus::LocalProtection);
-    assert_eq!(b.context.get_async_event().unwrap().event_type, AsyncEventType::QpFatal);
+    assert_eq!(async_event(&b.context).event_type, AsyncEventType::QpFatal);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::IpAddr;
-use support::{ALL, Side, connect, device, eventually, pair, send};
+use support::{ALL, Side, async_event, connect, device, eventually, pair, send};
 use uroce::verbs::{
     AccessFlags, AddressHandleAttributes, AsyncElement, AsyncEventType, Buffers, Gid, GlobalRoute, Mtu, PORT,
     QpAttributeMask as Mask, QpAttributes, QpCapabilities, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest,
@@ -294,7 +294,7 @@ fn draining_finishes_what_has_begun_and_begins_nothing() {
 
     let notify = QpAttributes { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(&side) };
     side.qp.modify(&notify, Mask::STATE | Mask::EN_SQD_ASYNC_NOTIFY).unwrap();
-    let event = side.context.get_async_event().unwrap();
+    let event = async_event(&side.context);
     assert_eq!(event.event_type, AsyncEventType::SqDrained);
     assert_eq!(event.element, AsyncElement::QueuePair(side.qp.qp_num()));
     assert!(!side.qp.query().sq_draining);

@@ -1,11 +1,15 @@
 //! What tests of the verbs stand on: pairs of connected queue pairs on devices that the test opens.
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses its own part")]
 
-use std::time::{Duration, Instant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 use uroce::verbs::{
-    AccessFlags, Buffers, CompletionQueue, Connection, Context, Device, MemoryRegion, ProtectionDomain, Psn,
-    QpCapabilities, QpInitAttributes, QueuePair, ReceiveWorkRequest, SendOperation, SendWorkRequest, Sge,
-    WorkCompletion,
+    AccessFlags, AsyncEvent, Buffers, CompletionChannel, CompletionQueue, Connection, Context, Device, MemoryRegion,
+    ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, QueuePair, ReceiveWorkRequest, SendOperation,
+    SendWorkRequest, Sge, WorkCompletion,
 };
 
 /// Every right that a region can give.
@@ -82,6 +86,26 @@ pub fn poll_one(cq: &CompletionQueue) -> WorkCompletion {
         std::hint::spin_loop();
     }
     completion[0]
+}
+
+/// Waits for a context's next asynchronous event.
+pub fn async_event(context: &Context) -> AsyncEvent {
+    wait_readable(context);
+    context.get_async_event().unwrap()
+}
+
+/// Waits for a channel's next event, and acknowledges it.
+pub fn channel_event(channel: &CompletionChannel) -> CompletionQueue {
+    wait_readable(channel);
+    let woken = channel.get_event().unwrap();
+    woken.ack_events(1);
+    woken
+}
+
+fn wait_readable(fd: &impl AsFd) {
+    let timeout = Timespec::try_from(PATIENCE).unwrap();
+    let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert!(ready > 0, "no event came");
 }
 
 /// Waits until something holds.
