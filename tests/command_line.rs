@@ -119,6 +119,20 @@ fn pingpong_checks_every_message() {
 }
 
 #[test]
+fn verbosity_goes_to_standard_error_as_far_as_asked() {
+    for (verbose, said, unsaid) in [
+        ("-v", "device open", "queue pair state"),
+        ("-vv", "queue pair state", "SEND Only"),
+        ("-vvv", "SEND Only", "\u{1b}"),
+    ] {
+        let output = uroce(&[verbose, "pingpong", "--loopback", "-n", "1", "--size", "8"]);
+        assert!(stderr(&output).contains(said), "{verbose}: {}", stderr(&output));
+        assert!(!stderr(&output).contains(unsaid), "{verbose}: {}", stderr(&output));
+        assert!(stdout(&output).contains("all data right"));
+    }
+}
+
+#[test]
 fn a_capture_of_a_run_verifies_and_shows() {
     let file = std::env::temp_dir().join(format!("uroce-command-line-{}.pcapng", std::process::id()));
     let path = file.to_str().unwrap();

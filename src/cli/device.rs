@@ -8,8 +8,9 @@ use std::{
     net::IpAddr,
     sync::Arc,
 };
+use tracing::Level;
 use uroce::{
-    link::{Capture, CaptureFile, Fault, Link, UdpConfig, UdpLink},
+    link::{Capture, CaptureFile, Fault, Link, Trace, UdpConfig, UdpLink},
     verbs::{Device, DeviceBuilder, Quirks},
 };
 
@@ -51,7 +52,7 @@ impl GlobalOptions {
     fn build(&self, link: UdpLink, capture: Option<&Arc<CaptureFile>>) -> anyhow::Result<Device> {
         let seed = self.fresh_seed();
         let link = captured(link, capture)?;
-        let link = match &self.fault {
+        let link: Arc<dyn Link> = match &self.fault {
             Some(spec) => Arc::new(Fault::new(link, spec, seed)),
             None => link,
         };
@@ -60,6 +61,7 @@ impl GlobalOptions {
 
     /// A device on `link`, with the options that are not the link's.
     pub(super) fn device(&self, link: Arc<dyn Link>, seed: Option<u64>) -> DeviceBuilder {
+        let link: Arc<dyn Link> = if tracing::enabled!(Level::TRACE) { Arc::new(Trace::new(link)) } else { link };
         let mut builder = Device::builder().quirks(self.profile.quirks()).link(link);
         if let Some(mtu) = self.mtu {
             builder = builder.mtu(mtu);

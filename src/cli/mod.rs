@@ -17,7 +17,12 @@ mod units;
 use device::seeded_rng;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use std::{io, net::IpAddr, path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, IsTerminal},
+    net::IpAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use uroce::{link::FaultSpec, verbs::Mtu};
 
@@ -65,7 +70,7 @@ struct GlobalOptions {
     /// Whose behaviour to take where the specification leaves room
     #[arg(long, global = true, value_enum, default_value_t = Profile::Hardware)]
     profile: Profile,
-    /// Say more on standard error: -v what happens, -vv every state change, -vvv every packet
+    /// Say more on standard error: -v devices, -vv sockets and queue pair states, -vvv every packet
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -144,7 +149,11 @@ fn start_tracing(verbose: u8) {
         _ => LevelFilter::TRACE,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("UROCE_LOG").from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! - [`sim`]: a network in virtual time, for tests.
 //! - [`fault`]: a wrapper that drops, delays, reorders, corrupts …
 //! - [`capture`]: a wrapper that writes down what passes.
+//! - [`Trace`]: a wrapper that logs it.
 //!
 //! Wrappers are links themselves, so they stack. The outer ones are nearer to the program: what
 //! `Capture<Fault<UdpLink>>` records is what the program sent, what `Fault<Capture<UdpLink>>` records is what was
@@ -33,10 +34,12 @@ pub mod sim;
 pub(crate) mod sys;
 #[cfg(test)]
 mod testing;
+mod trace;
 pub mod udp;
 
 pub use capture::{Capture, CaptureFile};
 pub use fault::{Fault, FaultSpec};
+pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink, free_loopback_address};
 
 use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, sync::Arc};

@@ -160,6 +160,7 @@ impl DeviceBuilder {
             // The standard library's hash keys come from the system's entropy.
             seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
         })?);
+        tracing::info!(name = self.name, address = %nic.address(), "device open");
         let thread = match self.progress {
             Progress::Background => Some(ProgressThread::spawn(nic.clone(), &self.name)?),
             Progress::Manual => None,

@@ -95,6 +95,7 @@ impl Nic {
             connection.route = Some(self.route(qp.number, &attributes));
         }
         connection.state = to;
+        tracing::debug!(qp = %qp.number, ?from, ?to, "queue pair state");
         match to {
             QpState::Reset => self.reset(qp, connection),
             QpState::Rtr => connection.responder.connect(self.responder_attributes(&attributes)),
