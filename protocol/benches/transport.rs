@@ -2,8 +2,8 @@
 
 use divan::{Bencher, black_box, counter::BytesCount};
 use uroce_protocol::{
-    AccessFlags, AtomicOperation, Instant, LocalFault, Memory, Psn, RemoteFault, Sge,
-    rc::{Buffers, Requester, RequesterAttributes, Responder, ResponderAttributes, SendOperation, SendRequest},
+    AccessFlags, AtomicOperation, Instant, LocalFault, Memory, Psn, RemoteFault, Sge, WindowBinding,
+    rc::{Buffers, Requester, RequesterAttributes, Responder, ResponderAttributes, SendOperation, SendRequest, Target},
     wire::{
         Aeth, Bth, CreditCode, Extended, Msn, Opcode, Operation, Packet, Qpn, RKey, Repr, Reth, Syndrome,
         icrc::{Flow, IpIdPolicy},
@@ -33,7 +33,19 @@ impl Memory for Nowhere {
     fn atomic(&self, _: RKey, _: u64, _: AtomicOperation) -> Result<u64, RemoteFault> {
         Ok(0)
     }
+    fn atomic_write(&self, _: RKey, _: u64, _: [u8; 8]) -> Result<(), RemoteFault> {
+        Ok(())
+    }
+    fn flush(&self, _: RKey, _: u64, _: Option<u64>) -> Result<(), RemoteFault> {
+        Ok(())
+    }
     fn invalidate(&self, _: RKey) -> Result<(), RemoteFault> {
+        Ok(())
+    }
+    fn invalidate_local(&self, _: RKey) -> Result<(), LocalFault> {
+        Ok(())
+    }
+    fn bind_window(&self, _: &WindowBinding) -> Result<(), LocalFault> {
         Ok(())
     }
 }
@@ -94,11 +106,12 @@ fn requester_message(bencher: Bencher<'_, '_>) {
         signaled: true,
         solicited: false,
         fence: false,
+        target: Target::Peer,
     };
     let mut answer = [0; 20];
     bencher.bench_local(move || {
         requester.post(&request).expect("room");
-        let psn = requester.poll_transmit(Instant::ZERO).expect("a packet").header.bth.psn;
+        let psn = requester.poll_transmit(Instant::ZERO, &Nowhere).expect("a packet").header.bth.psn;
         let aeth = Aeth { syndrome: Syndrome::Ack(CreditCode::UNLIMITED), msn: Msn::new(1) };
         Repr::new(Bth::new(Opcode::rc(Operation::Acknowledge), Qpn::new(1), psn), Extended::Aeth(aeth))
             .emit(&mut answer);
@@ -125,7 +138,7 @@ fn responder_message(bencher: Bencher<'_, '_>) {
         bytes[9..12].copy_from_slice(&psn.value().to_be_bytes()[1..]);
         psn = psn.next();
         let packet = Packet::new_checked(&bytes).expect("a good packet");
-        responder.handle_packet(Instant::ZERO, &packet, &Nowhere);
+        responder.handle_packet(Instant::ZERO, &packet, &Nowhere, None);
         responder.poll_transmit(Instant::ZERO, true).map(|transmit| transmit.header)
     });
 }

@@ -19,16 +19,22 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// A remote atomic may target it; needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound to it.
+        const MW_BIND = 1 << 4;
         /// Remote addresses count from 0 at the region's start instead of from its virtual address.
         const ZERO_BASED = 1 << 5;
-        /// A SEND with invalidate may take remote access away. Not of the verbs, where only memory windows can be
-        /// invalidated from afar: an ordinary region needs this to be asked for.
+        /// A remote FLUSH may ask for global visibility. (Persistence, 1 << 9 in the verbs, is not to be had here.)
+        const FLUSH_GLOBAL = 1 << 8;
+        /// A SEND with invalidate, or a local invalidate, may take remote access away. Not of the verbs, where of
+        /// user memory only windows can be invalidated: an ordinary region needs this to be asked for.
         const REMOTE_INVALIDATE = 1 << 31;
     }
 }
 
-/// A scatter-gather element: a range of one local memory region (`struct ibv_sge`).
+/// A scatter-gather element: a range of one local memory region. It is laid out as `struct ibv_sge`, so that a list
+/// from C need not be copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// The range's first address, as the region counts addresses.
     pub address: u64,
@@ -62,7 +68,24 @@ pub enum AtomicOperation {
     },
 }
 
-/// Why a local buffer may not be used (`IBV_WC_LOC_PROT_ERR`).
+/// A memory window's new place (`struct ibv_mw_bind_info`, and the key that the window shall have).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBinding {
+    /// The window's new key: its index as it is, in the low 8 bits a tag of the binder's choice.
+    pub key: RKey,
+    /// The local key of the region that it opens.
+    pub lkey: u32,
+    /// Where it begins, as the region counts addresses.
+    pub address: u64,
+    /// How many bytes it opens; 0 closes a window of type 1.
+    pub length: u64,
+    /// What it allows: remote rights, and `ZERO_BASED`. The region needs none of the remote rights, but
+    /// `MW_BIND`, and `LOCAL_WRITE` for what writes.
+    pub access: AccessFlags,
+}
+
+/// Why local memory may not be used: a buffer (`IBV_WC_LOC_PROT_ERR`), or what a window is bound to
+/// (`IBV_WC_MW_BIND_ERR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LocalFault {
     /// No region of this protection domain has the key (or it has been deregistered).
@@ -74,6 +97,9 @@ pub enum LocalFault {
     /// The region lacks the access the operation needs.
     #[error("the memory region does not allow this access")]
     AccessDenied,
+    /// The window is bound already (type 2), or cannot be bound or invalidated that way.
+    #[error("the memory window's type or state does not allow this")]
+    WindowState,
 }
 
 /// Why a remote request may not touch memory (NAK remote access error, or invalid request for misalignment).
@@ -88,12 +114,13 @@ pub enum RemoteFault {
     /// The region lacks the access the operation needs.
     #[error("the memory region does not allow this access")]
     AccessDenied,
-    /// An atomic's address is not a multiple of 8.
+    /// The address of an atomic or ATOMIC WRITE is not a multiple of 8.
     #[error("the address of an atomic is not a multiple of 8")]
     Misaligned,
 }
 
-/// The memory that one queue pair may reach: the regions of its protection domain.
+/// The memory that one queue pair may reach: the regions of its protection domain, and the windows bound to them.
+/// A remote key is a region's or a window's.
 ///
 /// Every method checks everything it needs; a caller that has checked before gains nothing and loses nothing when
 /// the region disappears in between.
@@ -119,6 +146,20 @@ pub trait Memory {
     /// with respect to every other atomic of the device (`IBV_ATOMIC_HCA`).
     fn atomic(&self, rkey: RKey, address: u64, operation: AtomicOperation) -> Result<u64, RemoteFault>;
 
+    /// Stores 8 bytes at `address` of the region of `rkey`, which must allow `REMOTE_WRITE`, in one piece and after
+    /// everything that was written before (ATOMIC WRITE).
+    fn atomic_write(&self, rkey: RKey, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
+
+    /// Makes everything that was written to `length` bytes at `address` of the region of `rkey` (to all of it for
+    /// `None`) visible to everybody (FLUSH); the region must allow `FLUSH_GLOBAL`.
+    fn flush(&self, rkey: RKey, address: u64, length: Option<u64>) -> Result<(), RemoteFault>;
+
     /// Takes remote access away from `rkey` (SEND with invalidate).
     fn invalidate(&self, rkey: RKey) -> Result<(), RemoteFault>;
+
+    /// Takes remote access away from `rkey` on behalf of its owner (local invalidate).
+    fn invalidate_local(&self, rkey: RKey) -> Result<(), LocalFault>;
+
+    /// Binds a memory window, or closes it. What it allowed before it does not allow any more.
+    fn bind_window(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 }

@@ -24,7 +24,7 @@ impl Default for WindowConfig {
 
 /// What a packet costs beside its payload: its headers and what a kernel spends on keeping it. With it, a receive
 /// buffer fills at about the same charge whatever the packets' size.
-pub(super) const PACKET_OVERHEAD: u64 = 256;
+pub(crate) const PACKET_OVERHEAD: u64 = 256;
 
 /// The window itself.
 #[derive(Clone, Copy, Debug)]

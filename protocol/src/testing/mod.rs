@@ -12,17 +12,19 @@ pub use pair::{Endpoint, Fate, Pair, PairConfig, Side, add_to, all_access_but, r
 pub use workload::{Kind, Planned, Workload, noise};
 
 use crate::{
-    AccessFlags, AtomicOperation, LocalFault, Memory, RemoteFault, Sge,
+    AccessFlags, AtomicOperation, LocalFault, Memory, RemoteFault, Sge, WindowBinding,
     rc::{Source, Transmit},
     wire::{Packet, RKey, Repr},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
 /// A protection domain's regions as plain vectors, at whatever addresses a test likes. A region's local and remote
-/// key are the same number.
+/// key are the same number. Windows need no allocation: binding one under a new key makes it.
 #[derive(Clone, Debug, Default)]
 pub struct TestMemory {
     regions: RefCell<BTreeMap<u32, Region>>,
+    windows: RefCell<BTreeMap<u32, WindowBinding>>,
+    flushes: RefCell<Vec<(u64, Option<u64>)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,7 +49,9 @@ impl TestMemory {
     pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
         .union(AccessFlags::REMOTE_WRITE)
         .union(AccessFlags::REMOTE_READ)
-        .union(AccessFlags::REMOTE_ATOMIC);
+        .union(AccessFlags::REMOTE_ATOMIC)
+        .union(AccessFlags::MW_BIND)
+        .union(AccessFlags::FLUSH_GLOBAL);
 
     /// Memory without regions.
     pub fn new() -> Self {
@@ -72,7 +76,12 @@ impl TestMemory {
         self.regions.borrow()[&key].bytes.clone()
     }
 
-    /// Whether remote access has been taken away from a region by SEND with invalidate.
+    /// What FLUSHes have asked for, in order: first address and length, `None` for a whole region.
+    pub fn flushes(&self) -> Vec<(u64, Option<u64>)> {
+        self.flushes.borrow().clone()
+    }
+
+    /// Whether remote access has been taken away from a region by an invalidation.
     ///
     /// # Panics
     /// When there is no such region.
@@ -94,7 +103,7 @@ impl TestMemory {
                 }
                 Some(all[offset as usize..][..length].to_vec())
             }
-            Source::Remote { rkey, address, length } => {
+            Source::Remote { rkey, address, length, .. } => {
                 self.remote(rkey, address, length as u64, AccessFlags::REMOTE_READ, |bytes| bytes.to_vec()).ok()
             }
         }
@@ -108,10 +117,20 @@ impl TestMemory {
         access: AccessFlags,
         act: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, RemoteFault> {
+        let window = self.windows.borrow().get(&rkey.0).copied();
+        let (key, allowed) = match window {
+            Some(WindowBinding { lkey, address: start, length: size, access: allowed, .. }) => {
+                if address < start || address + length > start + size {
+                    return Err(RemoteFault::OutOfRange);
+                }
+                (lkey, Some(allowed))
+            }
+            None => (rkey.0, None),
+        };
         let mut regions = self.regions.borrow_mut();
-        let region = regions.get_mut(&rkey.0).filter(|region| !region.invalidated).ok_or(RemoteFault::UnknownKey)?;
+        let region = regions.get_mut(&key).filter(|region| !region.invalidated).ok_or(RemoteFault::UnknownKey)?;
         let range = region.range(address, length).ok_or(RemoteFault::OutOfRange)?;
-        if !region.access.contains(access) {
+        if !allowed.unwrap_or(region.access).contains(access) {
             return Err(RemoteFault::AccessDenied);
         }
         Ok(act(&mut region.bytes[range]))
@@ -179,10 +198,51 @@ impl Memory for TestMemory {
         })
     }
 
+    fn atomic_write(&self, rkey: RKey, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault> {
+        if !address.is_multiple_of(8) {
+            return Err(RemoteFault::Misaligned);
+        }
+        self.write_remote(rkey, address, &bytes)
+    }
+
+    fn flush(&self, rkey: RKey, address: u64, length: Option<u64>) -> Result<(), RemoteFault> {
+        if let Some(length) = length {
+            self.remote(rkey, address, length, AccessFlags::FLUSH_GLOBAL, |_| ())?;
+        } else {
+            let regions = self.regions.borrow();
+            let region = regions.get(&rkey.0).filter(|region| !region.invalidated).ok_or(RemoteFault::UnknownKey)?;
+            if !region.access.contains(AccessFlags::FLUSH_GLOBAL) {
+                return Err(RemoteFault::AccessDenied);
+            }
+        }
+        self.flushes.borrow_mut().push((address, length));
+        Ok(())
+    }
+
     fn invalidate(&self, rkey: RKey) -> Result<(), RemoteFault> {
+        if self.windows.borrow_mut().remove(&rkey.0).is_some() {
+            return Ok(());
+        }
         let mut regions = self.regions.borrow_mut();
         regions.get_mut(&rkey.0).ok_or(RemoteFault::UnknownKey)?.invalidated = true;
         Ok(())
+    }
+
+    fn invalidate_local(&self, rkey: RKey) -> Result<(), LocalFault> {
+        self.invalidate(rkey).map_err(|_| LocalFault::UnknownKey)
+    }
+
+    fn bind_window(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
+        let regions = self.regions.borrow();
+        let region = regions.get(&binding.lkey).ok_or(LocalFault::UnknownKey)?;
+        region.range(binding.address, binding.length).ok_or(LocalFault::OutOfRange)?;
+        if !region.access.contains(AccessFlags::MW_BIND) {
+            return Err(LocalFault::AccessDenied);
+        }
+        match self.windows.borrow_mut().insert(binding.key.0, *binding) {
+            None => Ok(()),
+            Some(_) => Err(LocalFault::WindowState),
+        }
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::{OwnedPacket, TestMemory};
 use crate::{
-    AccessFlags, Instant, Psn, Sge,
+    AccessFlags, Instant, Psn, ReceiveQueue, Sge,
     rc::{
         Buffers, Completion, Fatal, PathAttributes, Quirks, Requester, RequesterAttributes, Responder,
-        ResponderAttributes, SendOperation, SendRequest, WcStatus,
+        ResponderAttributes, SendOperation, SendRequest, Target, WcStatus,
     },
     time::Duration,
-    wire::{Mtu, Operation, Packet, Qpn, RKey},
+    wire::{Mtu, Operation, Packet, Qpn, RKey, Service},
 };
 use std::collections::BTreeMap;
 
@@ -51,6 +51,9 @@ pub struct Endpoint {
     pub requester: Requester,
     /// The receive side.
     pub responder: Responder,
+    /// The queue that the receive side shares with nobody else here, if it shares one. On XRC it is the one of number
+    /// [`Endpoint::SRQ`].
+    pub shared: Option<ReceiveQueue>,
     /// The memory that both reach. Region [`Endpoint::KEY`] lies at [`Endpoint::ADDRESS`].
     pub memory: TestMemory,
     /// All completions so far, in order.
@@ -68,13 +71,16 @@ impl Endpoint {
     pub const ADDRESS: u64 = 0x10_0000;
     /// The size of its memory region.
     pub const SIZE: usize = 1 << 20;
+    /// The number of its XRC shared receive queue.
+    pub const SRQ: u32 = 0x5109;
 
-    fn new() -> Self {
+    fn new(shares_receives: bool) -> Self {
         let memory = TestMemory::new();
         memory.register(Self::KEY, Self::ADDRESS, vec![0; Self::SIZE], TestMemory::ALL_ACCESS);
         Self {
             requester: Requester::new(1000),
-            responder: Responder::new(1000),
+            responder: if shares_receives { Responder::sharing_receives() } else { Responder::new(1000) },
+            shared: shares_receives.then(|| ReceiveQueue::new(1000)),
             memory,
             completions: Vec::new(),
             fatals: Vec::new(),
@@ -85,6 +91,23 @@ impl Endpoint {
     /// Part of its region as a scatter-gather element.
     pub fn sge(offset: u64, length: u32) -> Sge {
         Sge { address: Self::ADDRESS + offset, length, lkey: Self::KEY }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Panics
+    /// When it is not taken.
+    pub fn post_receive(&mut self, wr_id: u64, list: &[Sge]) {
+        let posted = match &mut self.shared {
+            Some(shared) => shared.post(wr_id, list),
+            None => self.responder.post(wr_id, list),
+        };
+        posted.expect("room in the receive queue");
+    }
+
+    /// How many receives are posted and not in use by a message.
+    pub fn posted(&self) -> u32 {
+        self.shared.as_ref().map_or_else(|| self.responder.posted(), ReceiveQueue::len)
     }
 
     /// Fills its region with a pattern and returns it.
@@ -131,6 +154,10 @@ impl core::fmt::Debug for Pair {
 /// What a pair's connection is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct PairConfig {
+    /// Rc, or Xrc: then each side is the initiator of one connection and the target of the other.
+    pub service: Service,
+    /// Whether the receive sides use a shared receive queue; on XRC they do anyway.
+    pub shares_receives: bool,
     /// Deviations, for both.
     pub quirks: Quirks,
     /// The path MTU.
@@ -150,6 +177,8 @@ pub struct PairConfig {
 impl Default for PairConfig {
     fn default() -> Self {
         Self {
+            service: Service::Rc,
+            shares_receives: false,
             quirks: Quirks::HARDWARE,
             mtu: Mtu::Mtu1024,
             first_psn: Psn::new(0xff_fffe),
@@ -169,10 +198,11 @@ impl Pair {
 
     /// Two queue pairs connected as `config` says.
     pub fn with(config: PairConfig) -> Self {
+        let shares_receives = config.shares_receives || config.service == Service::Xrc;
         let mut pair = Self {
             now: Instant::ZERO,
-            a: Endpoint::new(),
-            b: Endpoint::new(),
+            a: Endpoint::new(shares_receives),
+            b: Endpoint::new(shares_receives),
             latency: Duration::from_micros(10),
             fate: Box::new(|_, _| Fate::Deliver),
             in_flight: BTreeMap::new(),
@@ -183,6 +213,7 @@ impl Pair {
             [(&mut pair.a, config.first_psn, zero), (&mut pair.b, zero, config.first_psn)]
         {
             let path = PathAttributes {
+                service: config.service,
                 destination: Qpn::new(0x11),
                 mtu: config.mtu,
                 quirks: config.quirks,
@@ -241,7 +272,16 @@ impl Pair {
     /// When it is not taken.
     pub fn post(&mut self, wr_id: u64, operation: SendOperation, offset: u64, length: u32) {
         let list = [Endpoint::sge(offset, length)];
-        self.a.requester.post(&request(wr_id, operation, &list)).expect("room in the send queue");
+        let request = SendRequest { target: self.target(), ..request(wr_id, operation, &list) };
+        self.a.requester.post(&request).expect("room in the send queue");
+    }
+
+    /// Whom requests are for: the peer, or on XRC its shared receive queue.
+    pub fn target(&self) -> Target {
+        match self.a.requester.attributes().path.service {
+            Service::Xrc => Target::SharedReceiveQueue(Endpoint::SRQ),
+            _ => Target::Peer,
+        }
     }
 
     /// B posts a receive of `length` bytes at `offset` of its region.
@@ -249,7 +289,7 @@ impl Pair {
     /// # Panics
     /// When it is not taken.
     pub fn receive(&mut self, wr_id: u64, offset: u64, length: u32) {
-        self.b.responder.post(wr_id, &[Endpoint::sge(offset, length)]).expect("room in the receive queue");
+        self.b.post_receive(wr_id, &[Endpoint::sge(offset, length)]);
     }
 
     /// Fills A's region with a pattern and returns it.
@@ -335,7 +375,15 @@ impl Default for Pair {
 
 /// A signalled request with registered buffers.
 pub const fn request(wr_id: u64, operation: SendOperation, list: &[Sge]) -> SendRequest<'_> {
-    SendRequest { wr_id, operation, buffers: Buffers::List(list), signaled: true, solicited: false, fence: false }
+    SendRequest {
+        wr_id,
+        operation,
+        buffers: Buffers::List(list),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        target: Target::Peer,
+    }
 }
 
 /// A WRITE to `offset` of the peer's region.
@@ -363,7 +411,11 @@ fn deliver(endpoint: &mut Endpoint, now: Instant, packet: &OwnedPacket) {
     if view.opcode().is_response() {
         endpoint.requester.handle_packet(now, &view, &endpoint.memory);
     } else {
-        endpoint.responder.handle_packet(now, &view, &endpoint.memory);
+        let shared = match view.xrceth() {
+            Some(xrceth) if xrceth.srqn.value() != Endpoint::SRQ => None,
+            _ => endpoint.shared.as_mut(),
+        };
+        endpoint.responder.handle_packet(now, &view, &endpoint.memory, shared);
     }
     collect(endpoint);
 }
@@ -377,7 +429,7 @@ fn pump(endpoint: &mut Endpoint, now: Instant) -> Vec<OwnedPacket> {
             None => endpoint.responder.transmit_failed(),
         }
     }
-    while let Some(transmit) = endpoint.requester.poll_transmit(now) {
+    while let Some(transmit) = endpoint.requester.poll_transmit(now, &endpoint.memory) {
         match OwnedPacket::of(&transmit, &endpoint.memory) {
             Some(packet) => packets.push(packet),
             None => endpoint.requester.transmit_failed(WcStatus::LocalProtection),

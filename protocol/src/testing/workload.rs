@@ -2,8 +2,8 @@
 
 use super::Endpoint;
 use crate::{
-    rc::{SendOperation, WcStatus},
     wire::RKey,
+    work::{FlushPlacement, SendOperation, WcStatus},
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -19,9 +19,27 @@ pub enum Kind {
     Read,
     CompareSwap,
     FetchAdd,
+    AtomicWrite,
+    Flush,
 }
 
 impl Kind {
+    /// What a reliable connection can do.
+    pub const RC: &[Self] = &[
+        Self::Send,
+        Self::SendWithImmediate,
+        Self::Write,
+        Self::WriteWithImmediate,
+        Self::Read,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::AtomicWrite,
+        Self::Flush,
+    ];
+
+    /// What an extended reliable connection can do.
+    pub const XRC: &[Self] = Self::RC.split_at(7).0;
+
     /// Whether it consumes a receive of the peer.
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendWithImmediate | Self::WriteWithImmediate)
@@ -62,31 +80,25 @@ const fn swap_values(index: u64) -> (u64, u64) {
 }
 
 impl Workload {
-    /// `count` requests of up to `longest` bytes.
-    pub fn random(seed: u64, count: u32, longest: u32) -> Self {
+    /// `count` requests of some of these kinds, of up to `longest` bytes.
+    pub fn random(seed: u64, kinds: &[Kind], count: u32, longest: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let slot = u64::from(longest.max(8)).next_multiple_of(8);
         let mut requests: Vec<Planned> = Vec::new();
         for index in 0..u64::from(count) {
-            let kind = [
-                Kind::Send,
-                Kind::SendWithImmediate,
-                Kind::Write,
-                Kind::WriteWithImmediate,
-                Kind::Read,
-                Kind::CompareSwap,
-                Kind::FetchAdd,
-            ][rng.random_range(0..7)];
-            let atomic = matches!(kind, Kind::CompareSwap | Kind::FetchAdd);
+            let kind = kinds[rng.random_range(0..kinds.len())];
             let length = match rng.random_range(0..4) {
-                _ if atomic => 8,
+                _ if matches!(kind, Kind::CompareSwap | Kind::FetchAdd | Kind::AtomicWrite) => 8,
+                _ if kind == Kind::Flush => 0,
                 0 => rng.random_range(0..=16.min(longest)),
                 1 => [255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097][rng.random_range(0..9)].min(longest),
                 _ => rng.random_range(0..=longest),
             };
             let remote = match kind {
                 Kind::CompareSwap | Kind::FetchAdd => Self::WORD,
-                Kind::Write | Kind::WriteWithImmediate if rng.random_ratio(1, 4) => Self::FIRST_SLOT,
+                Kind::Write | Kind::WriteWithImmediate | Kind::AtomicWrite if rng.random_ratio(1, 4) => {
+                    Self::FIRST_SLOT
+                }
                 _ => Self::FIRST_SLOT + (index + 1) * slot,
             };
             requests.push(Planned {
@@ -140,6 +152,11 @@ impl Workload {
                 SendOperation::CompareSwap { address, rkey, compare, swap }
             }
             Kind::FetchAdd => SendOperation::FetchAdd { address, rkey, add: 1 },
+            Kind::AtomicWrite => SendOperation::AtomicWrite { address, rkey },
+            Kind::Flush => {
+                let (length, placement) = (index as u32, FlushPlacement::GLOBAL);
+                SendOperation::Flush { address: base, rkey, length, placement, whole_region: index.is_multiple_of(2) }
+            }
         }
     }
 

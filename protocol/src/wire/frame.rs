@@ -16,6 +16,9 @@ use std::{
 };
 use thiserror::Error;
 
+/// How many bytes of a datagram's receive hold its network header.
+pub const GRH_LEN: usize = 40;
+
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
@@ -357,13 +360,32 @@ pub struct DatagramHeader {
 }
 
 impl DatagramHeader {
+    /// The longest that [`Self::emit_header`] writes.
+    pub const MAX_LEN: usize = IPV6_LEN + UDP_LEN;
+
     /// Appends the IP and UDP headers for `packet` (at most 65,507 bytes) and the packet itself to `out`. The IPv4
     /// header checksum is right.
     pub fn emit(&self, packet: &[u8], out: &mut Vec<u8>) {
+        let mut header = [0; Self::MAX_LEN];
+        let header_len = self.emit_header(packet, &mut header);
+        out.extend(&header[..header_len]);
+        out.extend(packet);
+    }
+
+    /// Writes the headers that [`Self::emit`] puts in front of `packet`; returns how many bytes they take.
+    pub fn emit_header(&self, packet: &[u8], buffer: &mut [u8; Self::MAX_LEN]) -> usize {
         let udp_len = ((UDP_LEN + packet.len()) as u16).to_be_bytes();
-        let pseudo_header = match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => self.emit_ipv4(source, destination, packet.len(), out),
-            _ => self.emit_ipv6(udp_len, out),
+        let (network_len, addresses) = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let header = self.ipv4_header(source, destination, packet.len());
+                put(buffer, 0, header);
+                (IPV4_LEN, Sum16BitWords::new().add_slice(&header[12..]))
+            }
+            _ => {
+                let header = self.ipv6_header(packet.len());
+                put(buffer, 0, header);
+                (IPV6_LEN, Sum16BitWords::new().add_slice(&header[8..]))
+            }
         };
 
         let mut udp = [0; UDP_LEN];
@@ -371,22 +393,28 @@ impl DatagramHeader {
         put(&mut udp, 2, ROCE_PORT.to_be_bytes());
         put(&mut udp, 4, udp_len);
         if self.udp_checksum {
-            let sum = pseudo_header.add_2bytes([0, IpNumber::UDP.0]).add_2bytes(udp_len).add_slice(&udp);
+            let sum = addresses.add_2bytes([0, IpNumber::UDP.0]).add_2bytes(udp_len).add_slice(&udp);
             let checksum = sum.add_slice(packet).to_ones_complement_with_no_zero();
             put(&mut udp, 6, checksum.to_ne_bytes());
         }
-        out.extend(udp);
-        out.extend(packet);
+        put(buffer, network_len, udp);
+        network_len + UDP_LEN
     }
 
-    /// Appends the header and returns the sum of its addresses.
-    fn emit_ipv4(
-        &self,
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
-        packet_len: usize,
-        out: &mut Vec<u8>,
-    ) -> Sum16BitWords {
+    /// What a datagram queue pair puts before the payload of a packet of `packet_len` bytes (BTH to ICRC): the IPv6
+    /// header, or the IPv4 header in the last 20 bytes.
+    pub fn grh(&self, packet_len: usize) -> [u8; GRH_LEN] {
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut grh = [0; GRH_LEN];
+                put(&mut grh, GRH_LEN - IPV4_LEN, self.ipv4_header(source, destination, packet_len));
+                grh
+            }
+            _ => self.ipv6_header(packet_len),
+        }
+    }
+
+    fn ipv4_header(&self, source: Ipv4Addr, destination: Ipv4Addr, packet_len: usize) -> [u8; IPV4_LEN] {
         let mut header = [0; IPV4_LEN];
         put(&mut header, 0, [0x45, self.traffic_class]);
         put(&mut header, 2, ((IPV4_LEN + UDP_LEN + packet_len) as u16).to_be_bytes());
@@ -396,20 +424,17 @@ impl DatagramHeader {
         put(&mut header, 16, destination.octets());
         let checksum = Sum16BitWords::new().add_slice(&header).ones_complement();
         put(&mut header, 10, checksum.to_ne_bytes());
-        out.extend(header);
-        Sum16BitWords::new().add_slice(&header[12..])
+        header
     }
 
-    /// Appends the header and returns the sum of its addresses.
-    fn emit_ipv6(&self, payload_len: [u8; 2], out: &mut Vec<u8>) -> Sum16BitWords {
+    fn ipv6_header(&self, packet_len: usize) -> [u8; IPV6_LEN] {
         let mut header = [0; IPV6_LEN];
         put(&mut header, 0, [0x60 | self.traffic_class >> 4, self.traffic_class << 4]);
-        put(&mut header, 4, payload_len);
+        put(&mut header, 4, ((UDP_LEN + packet_len) as u16).to_be_bytes());
         put(&mut header, 6, [IpNumber::UDP.0, self.hop_limit]);
         put(&mut header, 8, mapped(self.source).octets());
         put(&mut header, 24, mapped(self.destination).octets());
-        out.extend(header);
-        Sum16BitWords::new().add_slice(&header[8..])
+        header
     }
 }
 

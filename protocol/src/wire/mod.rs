@@ -17,10 +17,10 @@ mod types;
 
 pub use bth::Bth;
 pub use extended::{Aeth, AtomicEth, CreditCode, Deth, Extended, Feth, NakCode, Reth, Syndrome, XrcEth, rnr_timer};
-pub use frame::{DatagramHeader, Encapsulation, Frame, FrameError, LinkLayer};
+pub use frame::{DatagramHeader, Encapsulation, Frame, FrameError, GRH_LEN, LinkLayer};
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, PacketError, Repr};
-pub use types::{Msn, Mtu, PKey, QKey, Qpn, RKey, XrcSrqn};
+pub use types::{Msn, Mtu, PKey, ParseMtuError, QKey, Qpn, RKey, XrcSrqn};
 
 /// The UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;

@@ -1,6 +1,6 @@
 //! BTH opcodes: three bits of service, five of operation.
 
-use super::{Bth, XrcEth, extended::Layout};
+use super::{Bth, Mtu, XrcEth, extended::Layout};
 use core::fmt;
 
 /// The transport service of an opcode: its three upper bits.
@@ -271,6 +271,31 @@ impl Operation {
                 | Self::ReadResponseFirst
                 | Self::ReadResponseMiddle
         )
+    }
+
+    /// Whether this is a packet of a WRITE.
+    #[inline]
+    pub const fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::WriteFirst
+                | Self::WriteMiddle
+                | Self::WriteLast
+                | Self::WriteLastWithImmediate
+                | Self::WriteOnly
+                | Self::WriteOnlyWithImmediate
+        )
+    }
+
+    /// Whether a SEND or WRITE packet may carry `length` bytes: First and Middle are full, Last is not empty (IBTA
+    /// 9.7.4.1.6: length requirements by opcode).
+    pub(crate) fn allows_payload(self, length: usize, mtu: Mtu) -> bool {
+        let mtu = mtu.bytes();
+        match (self.starts_message(), self.ends_message()) {
+            (true, true) => length <= mtu,
+            (false, true) => (1..=mtu).contains(&length),
+            (_, false) => length == mtu,
+        }
     }
 
     const fn is_response(self) -> bool {

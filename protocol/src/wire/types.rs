@@ -1,6 +1,7 @@
 //! The numbers of the wire as types, so that a key is never taken for a queue pair number.
 
-use core::fmt;
+use core::{fmt, str::FromStr};
+use thiserror::Error;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
@@ -146,9 +147,32 @@ impl fmt::Display for Mtu {
     }
 }
 
+/// A text that is no [`Mtu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a path MTU is 256, 512, 1024, 2048 or 4096")]
+pub struct ParseMtuError;
+
+impl FromStr for Mtu {
+    type Err = ParseMtuError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMtuError> {
+        text.parse().ok().and_then(Self::from_bytes).ok_or(ParseMtuError)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mtus_are_read_as_they_are_written() {
+        for mtu in Mtu::ALL {
+            assert_eq!(mtu.to_string().parse(), Ok(mtu));
+        }
+        for wrong in ["", "0", "1000", "-256", "4096 B", "99999999999999999999"] {
+            assert_eq!(wrong.parse::<Mtu>(), Err(ParseMtuError), "{wrong}");
+        }
+    }
 
     #[test]
     fn network_mtu_leaves_room_for_headers() {

@@ -3,44 +3,29 @@
 //! `transmit` decides what leaves and when: window, credits, fences, outstanding READs and atomics.
 //! `response` turns acknowledgements, NAKs and READ responses into progress, retries and completions.
 //!
-//! Three positions, all of them sequence numbers (see `queue`), describe the connection:
+//! Three positions, all of them sequence numbers (see `send_queue`), describe the connection:
 //! `unacknowledged ≤ next ≤ sent`. Packets before `unacknowledged` are done with. `next` is what leaves next;
 //! going back N is setting it to `unacknowledged`. `sent` is the high-water mark: what lies before it has been on
 //! the wire at least once, so answers to it are believed even after going back.
 
-mod queue;
 mod response;
 mod transmit;
 
+pub(crate) use transmit::headers;
+
 use super::{
-    Buffers, Completion, Fatal, MAX_MESSAGE_LENGTH, RequesterAttributes, SendOperation, SendRequest, WcOpcode,
+    Buffers, Completion, Fatal, PostSendError, RequesterAttributes, SendOperation, SendRequest, Target, WcOpcode,
     WcStatus, window::Window,
 };
 use crate::{
-    Instant, Psn, Sge,
+    Instant, Psn,
+    send_queue::{
+        Finished, PostMark, SendQueue, completion_opcode, is_answered, is_local, message_length, returns_data,
+    },
     time::{Duration, timeout_from_code},
+    wire::Service,
 };
-use queue::{Finished, SendQueue, completion_opcode};
 use std::collections::VecDeque;
-use thiserror::Error;
-
-/// Why a work request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PostSendError {
-    /// The send queue holds as many as it was made for (`ENOMEM`).
-    #[error("the send queue is full")]
-    QueueFull,
-    /// The message is longer than 2³¹ bytes, or an atomic's buffer is shorter than 8 bytes (`EINVAL`).
-    #[error("the message's length is not allowed for this operation")]
-    BadLength,
-    /// An atomic's remote address is not a multiple of 8 (`EINVAL`), as rxe refuses it.
-    #[error("the remote address of an atomic is not a multiple of 8")]
-    Misaligned,
-    /// The requester is not connected, or this is a READ or atomic and `max_rd_atomic` is 0 or its buffer is
-    /// inline data (`EINVAL`).
-    #[error("the connection does not allow this operation")]
-    NotAllowed,
-}
 
 /// What the requester has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +44,7 @@ pub struct RequesterCounters {
     pub messages: u64,
 }
 
-/// A READ chunk or an atomic that has been requested and not fully answered.
+/// A READ chunk, or another operation that is answered, which has been requested and not fully answered.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
@@ -101,7 +86,7 @@ pub struct Requester {
     sent: u64,
     /// The position in the queue of the request that holds `next`.
     cursor: usize,
-    /// READs and atomics on the wire, oldest first.
+    /// What is on the wire and to be answered, oldest first.
     outstanding: VecDeque<Span>,
     credit_limit: CreditLimit,
     /// Payload since the last packet with AckReq.
@@ -125,6 +110,8 @@ struct LastTransmit {
     cursor: usize,
     next: u64,
     sent: u64,
+    /// How many operations that are answered were on the wire.
+    outstanding: usize,
 }
 
 impl Requester {
@@ -196,28 +183,7 @@ impl Requester {
     ///
     /// After [`Self::flush`] the request completes as flushed at once.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostSendError> {
-        let buffer_length = match request.buffers {
-            Buffers::List(list) => Sge::total_length(list),
-            Buffers::Inline(parts) => parts.iter().map(|part| part.len() as u64).sum(),
-        };
-        if buffer_length > MAX_MESSAGE_LENGTH {
-            return Err(PostSendError::BadLength);
-        }
-        let mut length = buffer_length;
-        let answered = match request.operation {
-            SendOperation::CompareSwap { address, .. } | SendOperation::FetchAdd { address, .. } => {
-                if buffer_length < 8 {
-                    return Err(PostSendError::BadLength);
-                }
-                if address % 8 != 0 {
-                    return Err(PostSendError::Misaligned);
-                }
-                length = 8;
-                true
-            }
-            SendOperation::Read { .. } => true,
-            _ => false,
-        };
+        let length = message_length(request)?;
         match self.state {
             State::Idle => return Err(PostSendError::NotAllowed),
             State::Connected | State::Failed => {}
@@ -226,20 +192,36 @@ impl Requester {
                 return Ok(());
             }
         }
-        if answered && (self.attributes.max_rd_atomic == 0 || matches!(request.buffers, Buffers::Inline(_))) {
+        if !self.is_allowed(request) {
+            return Err(PostSendError::NotAllowed);
+        }
+        let is_inline = matches!(request.buffers, Buffers::Inline(_));
+        if (is_answered(request.operation) && self.attributes.max_rd_atomic == 0)
+            || (returns_data(request.operation) && is_inline)
+        {
             return Err(PostSendError::NotAllowed);
         }
         if self.queue.len() >= self.depth {
             return Err(PostSendError::QueueFull);
         }
         let mtu = self.attributes.path.mtu;
-        let messages = if matches!(request.operation, SendOperation::Read { .. }) {
-            u64::from(mtu.packets(length)).div_ceil(self.read_chunk_packets())
-        } else {
-            1
+        let messages = match request.operation {
+            SendOperation::Read { .. } => u64::from(mtu.packets(length)).div_ceil(self.read_chunk_packets()),
+            operation => u64::from(!is_local(operation)),
         };
         self.queue.push(request, length, mtu, messages);
         Ok(())
+    }
+
+    /// How far it has been given work.
+    pub fn mark(&self) -> PostMark {
+        PostMark { queue: self.queue.mark(), completions: self.completions.len() }
+    }
+
+    /// Takes back what was posted since the mark was made, after which nothing but posting may have been done.
+    pub fn rewind(&mut self, mark: PostMark) {
+        self.queue.rewind(mark.queue);
+        self.completions.truncate(mark.completions);
     }
 
     /// When [`Self::handle_timeout`] wants to be called next.
@@ -323,6 +305,18 @@ impl Requester {
         &self.counters
     }
 
+    /// Whether the service has the operation, and the request names a target of the service's.
+    fn is_allowed(&self, request: &SendRequest<'_>) -> bool {
+        match (self.attributes.path.service, request.target) {
+            _ if is_local(request.operation) => true,
+            (Service::Xrc, Target::SharedReceiveQueue(_)) => {
+                !matches!(request.operation, SendOperation::AtomicWrite { .. } | SendOperation::Flush { .. })
+            }
+            (Service::Rc, Target::Peer) => true,
+            _ => false,
+        }
+    }
+
     fn disconnect(&mut self, state: State) {
         self.state = state;
         self.cursor = 0;
@@ -377,10 +371,7 @@ impl Requester {
         self.counters.messages += 1;
         if request.signaled {
             let opcode = completion_opcode(request.operation);
-            let length = match opcode {
-                WcOpcode::Send | WcOpcode::Write => 0,
-                _ => request.length as u32,
-            };
+            let length = if returns_data(request.operation) { request.length as u32 } else { 0 };
             self.push_completion(request.wr_id, WcStatus::Success, opcode, length);
         }
     }
@@ -402,6 +393,9 @@ impl Requester {
             byte_length,
             immediate: None,
             invalidated: None,
+            source: None,
+            has_grh: false,
+            srq: None,
             solicited: status != WcStatus::Success,
         });
     }

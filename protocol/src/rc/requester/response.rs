@@ -4,6 +4,7 @@ use super::{CreditLimit, Requester, State};
 use crate::{
     Instant, Memory,
     rc::{SendOperation, WcStatus},
+    send_queue::returns_data,
     wire::{Aeth, Msn, NakCode, Operation, Packet, Syndrome, rnr_timer},
 };
 
@@ -12,7 +13,7 @@ impl Requester {
     ///
     /// Answers to packets that were never sent, and to packets that are acknowledged already, are ignored.
     pub fn handle_packet<M: Memory + ?Sized>(&mut self, now: Instant, packet: &Packet<'_>, memory: &M) {
-        if self.state != State::Connected {
+        if self.state != State::Connected || packet.opcode().service() != self.attributes.path.service {
             return;
         }
         let Some(sequence) = self.sequence(packet.psn()) else { return };
@@ -107,14 +108,18 @@ impl Requester {
         let mtu = self.attributes.path.mtu;
         let position = expected - request.first;
         let is_atomic_response = packet.opcode().operation() == Operation::AtomicAcknowledge;
-        let is_read = matches!(request.operation, SendOperation::Read { .. });
-        if is_atomic_response == is_read {
+        let is_atomic = matches!(request.operation, SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. });
+        if is_atomic_response != is_atomic {
             self.fail_oldest(WcStatus::BadResponse);
             return;
         }
         let original = packet.atomic_ack().map(u64::to_ne_bytes);
         let bytes = original.as_ref().map_or(packet.payload(), |value| value.as_slice());
-        if bytes.len() as u64 != request.bytes_between(position, position + 1, mtu) {
+        let expected = match returns_data(request.operation) {
+            true => request.bytes_between(position, position + 1, mtu),
+            false => 0,
+        };
+        if bytes.len() as u64 != expected {
             self.fail_oldest(WcStatus::BadResponse);
             return;
         }
@@ -151,18 +156,11 @@ impl Requester {
         }
         let mtu = self.attributes.path.mtu;
         let cost_before = self.queue.cost_at(0, self.unacknowledged, mtu);
-        let mut completed = 0;
-        while self.queue.front().is_some_and(|request| request.end() <= to) {
-            if let Some(request) = self.queue.pop() {
-                self.complete(request);
-                completed += 1;
-            }
-        }
+        self.unacknowledged = to;
+        self.complete_done();
         while self.outstanding.front().is_some_and(|span| span.end <= to) {
             self.outstanding.pop_front();
         }
-        self.unacknowledged = to;
-        self.cursor = self.cursor.saturating_sub(completed);
         if self.next < to {
             self.next = to;
             self.cursor = 0;
@@ -173,6 +171,16 @@ impl Requester {
         self.reload_retries();
         self.ack_deadline =
             if self.unacknowledged < self.next { self.ack_timeout.map(|timeout| now + timeout) } else { None };
+    }
+
+    /// Completes what is done at the front of the queue.
+    pub(super) fn complete_done(&mut self) {
+        while self.queue.front().is_some_and(|request| request.is_done(self.unacknowledged)) {
+            if let Some(request) = self.queue.pop() {
+                self.complete(request);
+                self.cursor = self.cursor.saturating_sub(1);
+            }
+        }
     }
 
     /// An answer skipped a READ or atomic that is still waiting for its own (IBTA 9.7.5.1.2: implied NAK).

@@ -1,11 +1,11 @@
 //! What leaves, and when.
 
-use super::queue::{WorkRequest, consumes_receive};
 use super::{CreditLimit, LastTransmit, Requester, Span, State};
 use crate::{
-    Instant,
-    rc::{SendOperation, Source, Transmit, WcStatus},
-    wire::{AtomicEth, Bth, Extended, Msn, Opcode, Operation, Repr, Reth},
+    Instant, Memory,
+    rc::{FlushPlacement, SendOperation, Source, Target, Transmit, WcStatus},
+    send_queue::{WorkRequest, consumes_receive, is_answered, is_local},
+    wire::{AtomicEth, Bth, Extended, Feth, Msn, Opcode, Operation, Repr, Reth, XrcEth, XrcSrqn},
 };
 
 /// A packet with AckReq leaves at least this often within a message, in payload bytes. The window asks for it
@@ -21,7 +21,10 @@ impl Requester {
     /// One READ work request longer than a fraction of the window becomes several READ requests on the wire:
     /// nobody acknowledges READ responses, so asking for no more than the local receive buffer holds is the only
     /// way to keep them from overflowing it.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+    ///
+    /// Work requests that concern this side's memory alone are executed on the way, when their turn comes.
+    pub fn poll_transmit<M: Memory + ?Sized>(&mut self, now: Instant, memory: &M) -> Option<Transmit<'_>> {
+        while self.execute_local(memory) {}
         let end = self.next_end()?;
         let request = self.queue.get(self.cursor)?;
         let first_packet = self.next - request.first;
@@ -31,22 +34,32 @@ impl Requester {
 
         let mtu = self.attributes.path.mtu;
         let length = request.bytes_between(first_packet, last_packet, mtu);
+        let (operation, extended) = headers(request, first_packet, length, mtu.bytes() as u64, ends)?;
         let is_answered = is_answered(request.operation);
-        let payload = if is_answered { 0 } else { length };
+        let payload = if has_payload(request.operation) { length } else { 0 };
         self.unrequested += payload;
         let ack_request = ends || is_answered || self.unrequested >= ACK_INTERVAL.min(self.window.size() / 4);
         if ack_request {
             self.unrequested = 0;
         }
 
-        let (operation, extended) = headers(request, first_packet, length, mtu.bytes() as u64, ends);
-        let mut bth = Bth::new(Opcode::rc(operation), self.attributes.path.destination, self.psn(self.next));
+        let opcode = Opcode::new(self.attributes.path.service, operation)?;
+        let xrceth = match request.target {
+            Target::SharedReceiveQueue(number) => Some(XrcEth { srqn: XrcSrqn::new(number), reserved: 0 }),
+            _ => None,
+        };
+        let mut bth = Bth::new(opcode, self.attributes.path.destination, self.psn(self.next));
         bth.pkey = self.attributes.path.pkey;
         bth.pad = (payload.wrapping_neg() & 3) as u8;
         bth.ack_request = ack_request;
         bth.solicited = ends && request.solicited && consumes_receive(request.operation);
 
-        self.last_transmit = Some(LastTransmit { cursor: self.cursor, next: self.next, sent: self.sent });
+        self.last_transmit = Some(LastTransmit {
+            cursor: self.cursor,
+            next: self.next,
+            sent: self.sent,
+            outstanding: self.outstanding.len(),
+        });
         if is_answered && !retransmission {
             self.outstanding.push_back(Span { first: self.next, end });
         }
@@ -67,7 +80,7 @@ impl Requester {
             Some(request) if payload > 0 => request.source(source_at.1, payload as usize),
             _ => Source::Empty,
         };
-        Some(Transmit { header: Repr::new(bth, extended), source, retransmission })
+        Some(Transmit { header: Repr { bth, xrceth, extended }, source, to: None, retransmission })
     }
 
     /// The payload of the packet that [`Self::poll_transmit`] returned last could not be read: its work request
@@ -79,6 +92,7 @@ impl Requester {
         self.next = last.next;
         self.sent = last.sent;
         self.cursor = last.cursor;
+        self.outstanding.truncate(last.outstanding);
         if self.unacknowledged == self.sent {
             self.ack_deadline = None;
         }
@@ -91,6 +105,39 @@ impl Requester {
     pub(super) fn read_chunk_packets(&self) -> u64 {
         let bytes = u64::from(self.attributes.window.maximum / 4).max(16 << 10);
         (bytes / self.attributes.path.mtu.bytes() as u64).max(1)
+    }
+
+    /// Passes the work request at the cursor if it concerns this side alone: executes it, if it has not been and
+    /// may be. Returns whether the cursor has moved.
+    fn execute_local<M: Memory + ?Sized>(&mut self, memory: &M) -> bool {
+        if self.state != State::Connected {
+            return false;
+        }
+        let Some(request) = self.queue.get(self.cursor).filter(|request| is_local(request.operation)) else {
+            return false;
+        };
+        if !request.executed {
+            if request.failed.is_some() || !self.may_start(request, true) {
+                return false;
+            }
+            let result = match request.operation {
+                // What was posted before may still need the key (IBTA 10.6.5.1: local invalidate fencing).
+                SendOperation::LocalInvalidate(_) if self.cursor > 0 => return false,
+                SendOperation::LocalInvalidate(rkey) => memory.invalidate_local(rkey),
+                SendOperation::BindMemoryWindow(binding) => memory.bind_window(&binding),
+                _ => return false,
+            };
+            let Some(request) = self.queue.get_mut(self.cursor) else { return false };
+            if result.is_err() {
+                request.failed = Some(WcStatus::MemoryWindowBind);
+                self.fail_if_due();
+                return false;
+            }
+            request.executed = true;
+        }
+        self.cursor += 1;
+        self.complete_done();
+        true
     }
 
     /// One past the last sequence number of the next packet, if one may leave now.
@@ -146,22 +193,28 @@ impl Requester {
     }
 }
 
-/// Whether a request is answered with data, not with a mere acknowledgement.
-pub(super) const fn is_answered(operation: SendOperation) -> bool {
-    matches!(operation, SendOperation::Read { .. } | SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. })
+/// Whether the packets of a request carry its local buffers.
+const fn has_payload(operation: SendOperation) -> bool {
+    !is_answered(operation) || matches!(operation, SendOperation::AtomicWrite { .. })
 }
 
 /// The operation and extended headers of the packet at position `packet` of its request; `length` is its payload,
-/// or what a READ request asks for.
-fn headers(request: &WorkRequest, packet: u64, length: u64, mtu: u64, ends: bool) -> (Operation, Extended) {
+/// or what a READ request asks for. `None` for what concerns this side alone.
+pub(crate) fn headers(
+    request: &WorkRequest,
+    packet: u64,
+    length: u64,
+    mtu: u64,
+    ends: bool,
+) -> Option<(Operation, Extended)> {
     use Operation::{
-        CompareSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendLastWithImmediate, SendLastWithInvalidate,
-        SendMiddle, SendOnly, SendOnlyWithImmediate, SendOnlyWithInvalidate, WriteFirst, WriteLast,
-        WriteLastWithImmediate, WriteMiddle, WriteOnly, WriteOnlyWithImmediate,
+        AtomicWrite, CompareSwap, FetchAdd, Flush, ReadRequest, SendFirst, SendLast, SendLastWithImmediate,
+        SendLastWithInvalidate, SendMiddle, SendOnly, SendOnlyWithImmediate, SendOnlyWithInvalidate, WriteFirst,
+        WriteLast, WriteLastWithImmediate, WriteMiddle, WriteOnly, WriteOnlyWithImmediate,
     };
     let starts = packet == 0;
     let reth = |address: u64, rkey, length: u64| Reth { address, rkey, length: length as u32 };
-    match request.operation {
+    Some(match request.operation {
         SendOperation::Send | SendOperation::SendWithImmediate(_) | SendOperation::SendWithInvalidate(_) if !ends => {
             (if starts { SendFirst } else { SendMiddle }, Extended::None)
         }
@@ -202,5 +255,18 @@ fn headers(request: &WorkRequest, packet: u64, length: u64, mtu: u64, ends: bool
         SendOperation::FetchAdd { address, rkey, add } => {
             (FetchAdd, Extended::Atomic(AtomicEth { address, rkey, swap_or_add: add, compare: 0 }))
         }
-    }
+        SendOperation::AtomicWrite { address, rkey } => {
+            (AtomicWrite, Extended::Reth(reth(address, rkey, request.length)))
+        }
+        SendOperation::Flush { address, rkey, length, placement, whole_region } => {
+            let feth = Feth {
+                global_visibility: placement.contains(FlushPlacement::GLOBAL),
+                persistence: placement.contains(FlushPlacement::PERSISTENT),
+                selectivity: whole_region.into(),
+                reserved: 0,
+            };
+            (Flush, Extended::Flush(feth, reth(address, rkey, length.into())))
+        }
+        SendOperation::LocalInvalidate(_) | SendOperation::BindMemoryWindow(_) => return None,
+    })
 }

@@ -8,36 +8,26 @@
 //!
 //! Checks that need more than the connection are the device's: ICRC, P_Key, transport version, queue-pair state.
 
-mod receive_queue;
+mod execute;
 mod replies;
 mod resources;
 #[cfg(test)]
 mod tests;
 
 use super::{
-    Completion, Fatal, MAX_MESSAGE_LENGTH, PathAttributes, Quirks, ResponderAttributes, Source, Transmit, WcOpcode,
-    WcStatus,
+    Completion, Fatal, PathAttributes, PostReceiveError, Quirks, ResponderAttributes, Source, Transmit, WcStatus,
 };
 use crate::{
-    AccessFlags, AtomicOperation, Instant, Memory, Psn, RemoteFault, Sge,
+    AccessFlags, Instant, Memory, Psn, RemoteFault, Sge,
+    receive_queue::{ReceiveQueue, Receives, failed},
     wire::{
-        Aeth, Bth, CreditCode, Extended, Msn, Mtu, NakCode, Opcode, Operation, PKey, Packet, Qpn, RKey, Repr, Reth,
-        Service, Syndrome,
+        Aeth, Bth, CreditCode, Extended, Msn, Mtu, NakCode, Opcode, Operation, PKey, Packet, Qpn, RKey, Repr, Service,
+        Syndrome, XrcSrqn,
     },
 };
-use receive_queue::ReceiveQueue;
 use replies::{Replies, Reply};
-use resources::{Resource, Resources};
+use resources::Resources;
 use std::collections::VecDeque;
-use thiserror::Error;
-
-/// Why a receive was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PostReceiveError {
-    /// The receive queue holds as many as it was made for (`ENOMEM`).
-    #[error("the receive queue is full")]
-    QueueFull,
-}
 
 /// What the responder has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +40,7 @@ pub struct ResponderCounters {
     pub rnr_naks: u64,
     /// SENDs received whole.
     pub sends: u64,
-    /// WRITEs received whole (mlx5: rx_write_requests).
+    /// WRITEs received whole, ATOMIC WRITEs among them (mlx5: rx_write_requests).
     pub writes: u64,
     /// READ requests (mlx5: rx_read_requests).
     pub reads: u64,
@@ -65,8 +55,7 @@ pub struct ResponderCounters {
 /// The responder half of a reliable connection.
 #[derive(Debug)]
 pub struct Responder {
-    depth: u32,
-    receives: ReceiveQueue,
+    receives: Receives,
     completions: VecDeque<Completion>,
     counters: ResponderCounters,
     state: State,
@@ -75,6 +64,8 @@ pub struct Responder {
     expected: Psn,
     msn: Msn,
     message: Message,
+    /// The XRC shared receive queue that the latest request was for; `None` but on XRC.
+    srq: Option<XrcSrqn>,
     /// Requests ahead of the expected PSN are dropped without a word: the NAK that asks for it has been sent.
     nak_sent: bool,
     resources: Resources,
@@ -153,9 +144,18 @@ impl From<RemoteFault> for Refusal {
 impl Responder {
     /// A responder that is not connected yet. `depth`: how many receives it may hold (`max_recv_wr`).
     pub fn new(depth: u32) -> Self {
+        Self::of(Receives::own(depth))
+    }
+
+    /// A responder that is not connected yet and takes its receives from a queue that it shares with others: the
+    /// queue pair's shared receive queue, or on XRC the one that each request names.
+    pub fn sharing_receives() -> Self {
+        Self::of(Receives::shared())
+    }
+
+    fn of(receives: Receives) -> Self {
         Self {
-            depth,
-            receives: ReceiveQueue::default(),
+            receives,
             completions: VecDeque::new(),
             counters: ResponderCounters::default(),
             state: State::Reset,
@@ -163,6 +163,7 @@ impl Responder {
             expected: Psn::new(0),
             msn: Msn::new(0),
             message: Message::None,
+            srq: None,
             nak_sent: false,
             resources: Resources::default(),
             replies: Replies::default(),
@@ -179,6 +180,7 @@ impl Responder {
         self.expected = attributes.first_psn;
         self.msn = Msn::new(0);
         self.message = Message::None;
+        self.srq = None;
         self.nak_sent = false;
         self.resources.reset(attributes.max_dest_rd_atomic);
         self.replies.reset(attributes.path.quirks.coalesce_acks);
@@ -209,17 +211,23 @@ impl Responder {
             self.completions.push_back(failed(wr_id, WcStatus::WorkRequestFlushed));
             return Ok(());
         }
-        if self.posted() >= self.depth {
-            return Err(PostReceiveError::QueueFull);
-        }
-        self.receives.push(wr_id, list);
-        Ok(())
+        self.receives.post(wr_id, list)
     }
 
     /// Takes a request.
-    pub fn handle_packet<M: Memory + ?Sized>(&mut self, _now: Instant, packet: &Packet<'_>, memory: &M) {
+    ///
+    /// `shared` is the queue that it shares, if it does; on XRC the one that the request names ([`Packet::xrceth`]),
+    /// or `None` if there is no such queue in the queue pair's XRC domain. `memory` is what the queue pair sees; on
+    /// XRC what that queue's protection domain sees.
+    pub fn handle_packet<M: Memory + ?Sized>(
+        &mut self,
+        _now: Instant,
+        packet: &Packet<'_>,
+        memory: &M,
+        shared: Option<&mut ReceiveQueue>,
+    ) {
         let opcode = packet.opcode();
-        if self.state != State::Connected || opcode.service() != Service::Rc || opcode.is_response() {
+        if self.state != State::Connected || opcode.service() != self.attributes.path.service || opcode.is_response() {
             return;
         }
         if self.established == Established::No {
@@ -228,7 +236,7 @@ impl Responder {
         match packet.psn().distance_from(self.expected) {
             0 => {
                 self.nak_sent = false;
-                if let Err(refusal) = self.execute(packet, memory) {
+                if let Err(refusal) = self.execute(packet, memory, shared) {
                     self.refuse(packet.psn(), refusal);
                 }
             }
@@ -273,12 +281,14 @@ impl Responder {
                     self.unconfirmed = Some((response.psn, response.msn));
                 }
                 let header = self.header(response.operation, response.psn, response.extended, response.source.len());
-                return Some(Transmit { header, source: response.source, retransmission: response.retransmission });
+                let (source, retransmission) = (response.source, response.retransmission);
+                return Some(Transmit { header, source, to: None, retransmission });
             }
         };
         Some(Transmit {
             header: self.header(operation, psn, extended, 0),
             source: Source::Empty,
+            to: None,
             retransmission: false,
         })
     }
@@ -314,8 +324,8 @@ impl Responder {
         self.state = State::Flushed;
         self.unconfirmed = None;
         self.replies.retain_fatal();
-        while let Some(wr_id) = self.receives.pop() {
-            self.completions.push_back(failed(wr_id, WcStatus::WorkRequestFlushed));
+        while let Some(completion) = self.receives.flush() {
+            self.completions.push_back(Completion { srq: self.srq, ..completion });
         }
     }
 
@@ -330,9 +340,9 @@ impl Responder {
         self.established = Established::No;
     }
 
-    /// How many receives are posted.
+    /// How many receives are posted to it alone.
     pub fn posted(&self) -> u32 {
-        self.receives.len() as u32
+        self.receives.posted()
     }
 
     /// Takes "the first request has arrived" (`IBV_EVENT_COMM_EST`), once.
@@ -347,192 +357,6 @@ impl Responder {
     /// What it has counted.
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
-    }
-}
-
-/// Requests at the expected PSN.
-impl Responder {
-    fn execute<M: Memory + ?Sized>(&mut self, packet: &Packet<'_>, memory: &M) -> Result<(), Refusal> {
-        use Operation as Op;
-        let operation = packet.opcode().operation();
-        match operation {
-            Op::SendFirst
-            | Op::SendMiddle
-            | Op::SendLast
-            | Op::SendLastWithImmediate
-            | Op::SendLastWithInvalidate
-            | Op::SendOnly
-            | Op::SendOnlyWithImmediate
-            | Op::SendOnlyWithInvalidate => self.execute_send(packet, memory),
-            Op::WriteFirst
-            | Op::WriteMiddle
-            | Op::WriteLast
-            | Op::WriteLastWithImmediate
-            | Op::WriteOnly
-            | Op::WriteOnlyWithImmediate => self.execute_write(packet, memory),
-            Op::ReadRequest => self.execute_read(packet, memory),
-            Op::CompareSwap | Op::FetchAdd => self.execute_atomic(packet, memory),
-            // FLUSH and ATOMIC WRITE: "a function not supported by this queue pair".
-            _ => Err(Refusal::INVALID),
-        }
-    }
-
-    fn execute_send<M: Memory + ?Sized>(&mut self, packet: &Packet<'_>, memory: &M) -> Result<(), Refusal> {
-        let operation = packet.opcode().operation();
-        let received = match (self.message, operation.starts_message()) {
-            (Message::None, true) => 0,
-            (Message::Send { received }, false) => received,
-            _ => return Err(Refusal::INVALID),
-        };
-        let receive = self.receives.front().ok_or(Refusal::NotReady)?;
-        let payload = packet.payload();
-        self.check_payload_length(operation, payload.len())?;
-        let length = received + payload.len() as u64;
-        if length > MAX_MESSAGE_LENGTH {
-            return Err(Refusal::INVALID);
-        }
-        if length > receive.length {
-            let code = match self.quirks().too_long_is_operational {
-                true => NakCode::RemoteOperational,
-                false => NakCode::InvalidRequest,
-            };
-            return Err(Refusal::local(code, WcStatus::LocalLength));
-        }
-        if !payload.is_empty() {
-            memory
-                .scatter(&receive.list, received, payload)
-                .map_err(|_| Refusal::local(NakCode::RemoteOperational, WcStatus::LocalProtection))?;
-        }
-        if operation.ends_message() {
-            if let Some(rkey) = packet.invalidate() {
-                memory.invalidate(rkey)?;
-            }
-            self.complete_receive(packet, WcOpcode::Receive, length as u32);
-            self.counters.sends += 1;
-            self.message = Message::None;
-            self.msn = self.msn.next();
-        } else {
-            self.message = Message::Send { received: length };
-        }
-        self.acknowledge(packet);
-        Ok(())
-    }
-
-    fn execute_write<M: Memory + ?Sized>(&mut self, packet: &Packet<'_>, memory: &M) -> Result<(), Refusal> {
-        let operation = packet.opcode().operation();
-        let (rkey, address, remaining, length) = match (self.message, packet.reth()) {
-            (Message::None, Some(Reth { rkey, address, length })) => (rkey, address, length, length),
-            (Message::Write { rkey, address, remaining, length }, None) => (rkey, address, remaining, length),
-            _ => return Err(Refusal::INVALID),
-        };
-        self.check_allowed(AccessFlags::REMOTE_WRITE)?;
-        if packet.immediate().is_some() && self.receives.front().is_none() {
-            return Err(Refusal::NotReady);
-        }
-        let payload = packet.payload();
-        self.check_payload_length(operation, payload.len())?;
-        let rest = u64::from(remaining).checked_sub(payload.len() as u64).ok_or(Refusal::INVALID)? as u32;
-        if u64::from(length) > MAX_MESSAGE_LENGTH || (rest == 0) != operation.ends_message() {
-            return Err(Refusal::INVALID);
-        }
-        if operation.starts_message() && length > 0 {
-            memory.check_remote(rkey, address, length.into(), AccessFlags::REMOTE_WRITE)?;
-        }
-        if !payload.is_empty() {
-            memory.write_remote(rkey, address, payload)?;
-        }
-        if operation.ends_message() {
-            if packet.immediate().is_some() {
-                self.complete_receive(packet, WcOpcode::ReceiveWithImmediate, length);
-            }
-            self.counters.writes += 1;
-            self.message = Message::None;
-            self.msn = self.msn.next();
-        } else {
-            let address = address.wrapping_add(payload.len() as u64);
-            self.message = Message::Write { rkey, address, remaining: rest, length };
-        }
-        self.acknowledge(packet);
-        Ok(())
-    }
-
-    fn execute_read<M: Memory + ?Sized>(&mut self, packet: &Packet<'_>, memory: &M) -> Result<(), Refusal> {
-        let (Message::None, Some(reth)) = (self.message, packet.reth()) else { return Err(Refusal::INVALID) };
-        self.check_allowed(AccessFlags::REMOTE_READ)?;
-        if !self.resources.has_room() || u64::from(reth.length) > MAX_MESSAGE_LENGTH {
-            return Err(Refusal::INVALID);
-        }
-        if reth.length > 0 {
-            memory.check_remote(reth.rkey, reth.address, reth.length.into(), AccessFlags::REMOTE_READ)?;
-        }
-        // A READ counts as completed when it is executed, not when its last response leaves (C9-148).
-        self.msn = self.msn.next();
-        self.counters.reads += 1;
-        self.respond(Resource::read(packet.psn(), reth, self.msn, self.attributes.path.mtu));
-        Ok(())
-    }
-
-    fn execute_atomic<M: Memory + ?Sized>(&mut self, packet: &Packet<'_>, memory: &M) -> Result<(), Refusal> {
-        let (Message::None, Some(eth)) = (self.message, packet.atomic_eth()) else { return Err(Refusal::INVALID) };
-        self.check_allowed(AccessFlags::REMOTE_ATOMIC)?;
-        if !self.resources.has_room() || !eth.address.is_multiple_of(8) {
-            return Err(Refusal::INVALID);
-        }
-        let operation = match packet.opcode().operation() {
-            Operation::CompareSwap => AtomicOperation::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
-            _ => AtomicOperation::FetchAdd { add: eth.swap_or_add },
-        };
-        let before = memory.atomic(eth.rkey, eth.address, operation)?;
-        self.msn = self.msn.next();
-        self.counters.atomics += 1;
-        self.respond(Resource::atomic(packet.psn(), before, self.msn));
-        Ok(())
-    }
-
-    /// First and Middle are full, Last is not empty (IBTA 9.7.4.1.6: length requirements by opcode).
-    fn check_payload_length(&self, operation: Operation, length: usize) -> Result<(), Refusal> {
-        let mtu = self.attributes.path.mtu.bytes();
-        let fits = match (operation.starts_message(), operation.ends_message()) {
-            (true, true) => length <= mtu,
-            (false, true) => (1..=mtu).contains(&length),
-            (_, false) => length == mtu,
-        };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
-    }
-
-    /// An operation that the queue pair does not allow is an invalid request, not an access error: access errors
-    /// are about memory regions.
-    fn check_allowed(&self, access: AccessFlags) -> Result<(), Refusal> {
-        if self.attributes.access.contains(access) { Ok(()) } else { Err(Refusal::INVALID) }
-    }
-
-    fn complete_receive(&mut self, packet: &Packet<'_>, opcode: WcOpcode, byte_length: u32) {
-        let Some(wr_id) = self.receives.pop() else { return };
-        self.completions.push_back(Completion {
-            wr_id,
-            status: WcStatus::Success,
-            opcode,
-            byte_length,
-            immediate: packet.immediate(),
-            invalidated: packet.invalidate(),
-            solicited: packet.bth().solicited,
-        });
-    }
-
-    /// Moves on past a SEND or WRITE packet, and acknowledges it if that is asked for.
-    fn acknowledge(&mut self, packet: &Packet<'_>) {
-        self.expected = self.expected.next();
-        self.replies.received(packet.payload().len());
-        if packet.bth().ack_request {
-            self.replies.acknowledge(packet.psn(), self.msn);
-        }
-    }
-
-    /// Moves on past a READ or atomic, and queues its answer.
-    fn respond(&mut self, resource: Resource) {
-        self.expected += resource.packets();
-        let index = self.resources.insert(resource);
-        self.replies.respond(index);
     }
 }
 
@@ -553,7 +377,8 @@ impl Responder {
                     _ => self.counters.invalid_requests += 1,
                 }
                 if let Some(status) = receive {
-                    self.completions.extend(self.receives.pop().map(|wr_id| failed(wr_id, status)));
+                    let failed = self.receives.fail(status);
+                    self.completions.extend(failed.map(|completion| Completion { srq: self.srq, ..completion }));
                 }
                 self.state = State::Refused;
                 (Syndrome::Nak(code), Some(fatal))
@@ -581,10 +406,10 @@ impl Responder {
                 let index = packet.reth().and_then(|reth| self.resources.repeat_read(psn, reth, self.msn, mtu));
                 self.replies.repeat(index);
             }
-            Operation::CompareSwap | Operation::FetchAdd => {
-                self.replies.repeat(self.resources.repeat_atomic(psn, self.msn));
+            operation @ (Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite | Operation::Flush) => {
+                let is_atomic = matches!(operation, Operation::CompareSwap | Operation::FetchAdd);
+                self.replies.repeat(self.resources.repeat_executed(psn, is_atomic, self.msn));
             }
-            Operation::Flush | Operation::AtomicWrite => {}
             _ => {
                 // The latest PSN, but not past a READ or atomic of which nobody knows whether its answer has
                 // arrived: an ACK that skips it makes the requester ask for it once more.
@@ -599,36 +424,34 @@ impl Responder {
     }
 
     /// The end-to-end credits: receives that messages after the MSN may use. The message in progress is one of
-    /// those, so its receive counts.
+    /// those, so its receive counts. Nobody can promise receives of a shared queue (IBTA 9.7.7.2: no credits then).
     fn credits(&self) -> CreditCode {
-        if self.quirks().end_to_end_credits { CreditCode::for_posted(self.posted()) } else { CreditCode::UNLIMITED }
+        if self.quirks().end_to_end_credits && !self.receives.is_shared() {
+            CreditCode::for_posted(self.posted())
+        } else {
+            CreditCode::UNLIMITED
+        }
     }
 
     fn header(&self, operation: Operation, psn: Psn, extended: Extended, payload: usize) -> Repr {
-        let PathAttributes { destination, pkey, .. } = self.attributes.path;
-        let pad = (payload.wrapping_neg() & 3) as u8;
-        Repr { bth: Bth { pkey, pad, ..Bth::new(Opcode::rc(operation), destination, psn) }, xrceth: None, extended }
+        let PathAttributes { service, destination, pkey, .. } = self.attributes.path;
+        let opcode = Opcode::new(service, operation).unwrap_or(Opcode::rc(operation));
+        let pad = Bth::pad_for(payload);
+        Repr { bth: Bth { pkey, pad, ..Bth::new(opcode, destination, psn) }, xrceth: None, extended }
     }
 }
 
 /// What stands in for attributes before there are any.
 const UNCONNECTED: ResponderAttributes = ResponderAttributes {
-    path: PathAttributes { destination: Qpn::new(0), mtu: Mtu::Mtu256, pkey: PKey::DEFAULT, quirks: Quirks::HARDWARE },
+    path: PathAttributes {
+        service: Service::Rc,
+        destination: Qpn::new(0),
+        mtu: Mtu::Mtu256,
+        pkey: PKey::DEFAULT,
+        quirks: Quirks::HARDWARE,
+    },
     first_psn: Psn::new(0),
     max_dest_rd_atomic: 0,
     min_rnr_timer: 0,
     access: AccessFlags::empty(),
 };
-
-/// The completion of a receive that failed.
-fn failed(wr_id: u64, status: WcStatus) -> Completion {
-    Completion {
-        wr_id,
-        status,
-        opcode: WcOpcode::Receive,
-        byte_length: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: true,
-    }
-}

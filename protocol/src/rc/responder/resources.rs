@@ -1,16 +1,18 @@
-//! The replay ring: what is remembered of the latest READs and atomics, to stream their answers and to repeat them.
+//! The replay ring: what is remembered of the latest READs, atomics, ATOMIC WRITEs and FLUSHes, to stream their
+//! answers and to repeat them.
 //!
-//! A READ or atomic that the requester sends again must not be executed as if it were new: the atomic would count
-//! twice, and neither would find its PSN expected. So the responder keeps the latest `max_dest_rd_atomic` of them
-//! (the *responder resources* of the IBTA): of an atomic its result, of a READ the range it may ask for again.
+//! One that the requester sends again must not be executed as if it were new: an atomic would count twice, and none
+//! would find its PSN expected. So the responder keeps the latest `max_dest_rd_atomic` of them (the *responder
+//! resources* of the IBTA): of an atomic its result, of a READ the range it may ask for again, of the others that
+//! they have been executed.
 
 use crate::{
     Psn,
     rc::Source,
-    wire::{Aeth, Extended, Msn, Mtu, Operation, Reth, Syndrome},
+    wire::{Aeth, Extended, Msn, Mtu, Operation, Reth, Syndrome, XrcSrqn},
 };
 
-/// One remembered READ or atomic.
+/// One that is remembered.
 #[derive(Debug)]
 pub(super) struct Resource {
     first_psn: Psn,
@@ -27,10 +29,13 @@ pub(super) struct Resource {
 
 #[derive(Debug)]
 enum Answer {
-    /// Bytes `offset` to `end` of the range in `reth` are still to be emitted.
-    Read { reth: Reth, offset: u32, end: u32 },
+    /// Bytes `offset` to `end` of the range in `reth` are still to be emitted. `srq` is the XRC shared receive queue
+    /// that was named with the request, whose memory the range is of.
+    Read { reth: Reth, srq: Option<XrcSrqn>, offset: u32, end: u32 },
     /// The word's value before the operation.
     Atomic { before: u64 },
+    /// Nothing but that it has been executed: an empty READ response (as Linux rxe answers ATOMIC WRITE and FLUSH).
+    Done,
 }
 
 /// A packet of an answer.
@@ -48,20 +53,25 @@ pub(super) struct Response {
 
 impl Resource {
     /// A new READ; its first answer is due.
-    pub(super) fn read(psn: Psn, reth: Reth, msn: Msn, mtu: Mtu) -> Self {
+    pub(super) fn read(psn: Psn, reth: Reth, srq: Option<XrcSrqn>, msn: Msn, mtu: Mtu) -> Self {
         Self {
             first_psn: psn,
             packets: mtu.packets(reth.length.into()),
             emitted: 0,
             msn,
             pending: true,
-            answer: Answer::Read { reth, offset: 0, end: reth.length },
+            answer: Answer::Read { reth, srq, offset: 0, end: reth.length },
         }
     }
 
     /// An atomic that has been executed and found `before`; its first answer is due.
     pub(super) fn atomic(psn: Psn, before: u64, msn: Msn) -> Self {
         Self { first_psn: psn, packets: 1, emitted: 0, msn, pending: true, answer: Answer::Atomic { before } }
+    }
+
+    /// An ATOMIC WRITE or FLUSH that has been executed; its first answer is due.
+    pub(super) fn done(psn: Psn, msn: Msn) -> Self {
+        Self { first_psn: psn, packets: 1, emitted: 0, msn, pending: true, answer: Answer::Done }
     }
 
     /// How many PSNs its answer takes.
@@ -79,7 +89,8 @@ impl Resource {
             Answer::Atomic { before } => {
                 (0, Operation::AtomicAcknowledge, Extended::AtomicAck(aeth, *before), Source::Empty)
             }
-            Answer::Read { reth, offset, end } => {
+            Answer::Done => (0, Operation::ReadResponseOnly, Extended::Aeth(aeth), Source::Empty),
+            Answer::Read { reth, srq, offset, end } => {
                 let address = reth.address.wrapping_add((*offset).into());
                 let index = *offset / mtu.bytes() as u32;
                 let length = (*end - *offset).min(mtu.bytes() as u32);
@@ -92,7 +103,7 @@ impl Resource {
                 };
                 let source = match length {
                     0 => Source::Empty,
-                    _ => Source::Remote { rkey: reth.rkey, address, length: length as usize },
+                    _ => Source::Remote { rkey: reth.rkey, address, length: length as usize, srq: *srq },
                 };
                 (index, operation, extended, source)
             }
@@ -114,7 +125,7 @@ impl Resource {
     /// Makes the part of a READ that a repeated request asks for due again. An answer that is under way is never
     /// cut short by it. `false` when the request asks for anything that the original did not: it is no repetition.
     fn rewind(&mut self, psn: Psn, request: Reth, mtu: Mtu) -> bool {
-        let Answer::Read { reth, offset, end } = &mut self.answer else { return false };
+        let Answer::Read { reth, offset, end, .. } = &mut self.answer else { return false };
         let skipped = psn.distance_from(self.first_psn) as u64 * mtu.bytes() as u64;
         if request.rkey != reth.rkey
             || request.address != reth.address.wrapping_add(skipped)
@@ -187,12 +198,14 @@ impl Resources {
         (!core::mem::replace(&mut resource.pending, true)).then_some(index)
     }
 
-    /// Makes the answer of the atomic that was executed at `psn` due again, as [`Self::repeat_read`] does.
-    pub(super) fn repeat_atomic(&mut self, psn: Psn, msn: Msn) -> Option<usize> {
+    /// Makes the answer due again of what was executed at `psn`, as [`Self::repeat_read`] does: of an atomic, or of
+    /// an ATOMIC WRITE or FLUSH.
+    pub(super) fn repeat_executed(&mut self, psn: Psn, is_atomic: bool, msn: Msn) -> Option<usize> {
         let index = self.find(psn)?;
         let resource = &mut self.ring[index];
-        if !matches!(resource.answer, Answer::Atomic { .. }) {
-            return None;
+        match (&resource.answer, is_atomic) {
+            (Answer::Atomic { .. }, true) | (Answer::Done, false) => {}
+            _ => return None,
         }
         resource.msn = msn;
         (!core::mem::replace(&mut resource.pending, true)).then_some(index)

@@ -3,10 +3,10 @@
 
 use crate::{
     Psn, Sge,
-    rc::{Buffers, Quirks, SendRequest, WcStatus, WindowConfig},
-    testing::{Endpoint, Fate, Pair, PairConfig, Side, TestMemory, Workload, noise},
+    rc::{Buffers, Quirks, SendRequest, Target, WcStatus, WindowConfig},
+    testing::{Endpoint, Fate, Kind, Pair, PairConfig, Side, TestMemory, Workload, noise},
     time::Duration,
-    wire::{Mtu, RKey},
+    wire::{Mtu, RKey, Service},
 };
 use proptest::prelude::*;
 use rand::SeedableRng as _;
@@ -36,8 +36,11 @@ fn config() -> impl Strategy<Value = PairConfig> {
             ..Quirks::HARDWARE
         });
     let window = (0_u32..200_000, 0_u32..400_000).prop_map(|(initial, maximum)| WindowConfig { initial, maximum });
-    (quirks, 0..5_usize, any::<u32>(), 1_u8..8, window, 1_u8..8).prop_map(
-        |(quirks, mtu, first_psn, rd_atomic, window, retries)| PairConfig {
+    let queues = prop_oneof![Just((Service::Rc, false)), Just((Service::Rc, true)), Just((Service::Xrc, true))];
+    (queues, quirks, 0..5_usize, any::<u32>(), 1_u8..8, window, 1_u8..8).prop_map(
+        |((service, shares_receives), quirks, mtu, first_psn, rd_atomic, window, retries)| PairConfig {
+            service,
+            shares_receives,
             quirks,
             mtu: Mtu::ALL[mtu],
             first_psn: Psn::new(first_psn),
@@ -49,7 +52,7 @@ fn config() -> impl Strategy<Value = PairConfig> {
     )
 }
 
-fn post_all(endpoint: &mut Endpoint, load: &Workload) {
+fn post_all(endpoint: &mut Endpoint, load: &Workload, target: Target) {
     for (index, planned) in load.requests.iter().enumerate() {
         let list: Vec<Sge> = planned.buffers().map(|(offset, length)| Endpoint::sge(offset, length)).collect();
         let request = SendRequest {
@@ -59,6 +62,7 @@ fn post_all(endpoint: &mut Endpoint, load: &Workload) {
             signaled: planned.signaled,
             solicited: false,
             fence: planned.fence,
+            target,
         };
         endpoint.requester.post(&request).expect("room in the send queue");
     }
@@ -88,8 +92,10 @@ fn check(load: &Workload, near: &Endpoint, far: &Endpoint, seeds: (u64, u64)) ->
 /// Whether everything succeeded; an error when something else than a documented failure happened.
 fn run(seed: u64, config: PairConfig, weather: &Weather, count: u32, longest: u32) -> Result<bool, TestCaseError> {
     let mut pair = Pair::with(config);
-    let there = Workload::random(seed, count, longest);
-    let back = Workload::random(seed ^ 1, count / 2, longest);
+    let kinds = if config.service == Service::Xrc { Kind::XRC } else { Kind::RC };
+    let there = Workload::random(seed, kinds, count, longest);
+    let back = Workload::random(seed ^ 1, kinds, count / 2, longest);
+    let target = pair.target();
     for (endpoint, seed) in [(&pair.a, seed), (&pair.b, seed + 1)] {
         let bytes = noise(seed, Endpoint::SIZE);
         endpoint.memory.register(Endpoint::KEY, Endpoint::ADDRESS, bytes, TestMemory::ALL_ACCESS);
@@ -111,9 +117,9 @@ fn run(seed: u64, config: PairConfig, weather: &Weather, count: u32, longest: u3
         let receiver = pair.endpoint(side.peer());
         for (index, (offset, length)) in load.receives().enumerate() {
             let list = [Endpoint::sge(HALF + offset, length)];
-            receiver.responder.post(1000 + index as u64, &list).expect("room in the receive queue");
+            receiver.post_receive(1000 + index as u64, &list);
         }
-        post_all(pair.endpoint(side), load);
+        post_all(pair.endpoint(side), load, target);
     }
     pair.drive();
     // One side may have died of retries; the other then runs out of them too, unless it had nothing to say.

@@ -3,9 +3,11 @@
 //! One file per behaviour.
 
 mod any_bytes;
+mod atomic_writes_and_flushes;
 mod credits;
 mod errors;
 mod exactly_once;
+mod local_operations;
 mod lost_packets;
 mod ordering;
 mod reads_and_atomics;
@@ -13,3 +15,4 @@ mod rnr;
 mod timeouts;
 mod transfers;
 mod window;
+mod xrc;

@@ -1,20 +1,24 @@
 //! A hand-driven requester against the responder: requests in, answers as text out.
 
 mod acknowledgements;
+mod atomic_writes_and_flushes;
 mod atomics;
 mod reads;
 mod receives;
 mod repetitions;
 mod sends;
 mod sequence;
+mod shared_receives;
 mod writes;
+mod xrc;
 
 use super::*;
 use crate::{
     testing::{OwnedPacket, TestMemory},
-    wire::AtomicEth,
+    wire::{AtomicEth, Reth, XrcEth},
 };
 use Operation as Op;
+use std::collections::BTreeMap;
 
 const MTU: usize = 256;
 /// A region of 4 KiB with every right, at this address, under this key.
@@ -27,6 +31,10 @@ const PRIVATE_KEY: RKey = RKey(0x53);
 
 struct Peer {
     responder: Responder,
+    /// Shared receive queues by number; one that a reliable connection shares has number 0.
+    queues: BTreeMap<u32, ReceiveQueue>,
+    /// The number that XRC requests carry.
+    srq: u32,
     memory: TestMemory,
     ask: bool,
 }
@@ -38,8 +46,8 @@ impl Peer {
             path: PathAttributes {
                 destination: Qpn::new(0x12),
                 mtu: Mtu::Mtu256,
-                pkey: PKey::DEFAULT,
                 quirks: Quirks::RXE,
+                ..PathAttributes::default()
             },
             first_psn: Psn::new(0),
             max_dest_rd_atomic: 4,
@@ -55,26 +63,51 @@ impl Peer {
         Self::new(attributes)
     }
 
+    /// Connected to a responder that shares receive queue 0, which holds `depth`.
+    fn of_sharing(depth: u32) -> Self {
+        let Self { responder: Responder { attributes, .. }, .. } = Self::of_hardware();
+        Self::with(Responder::sharing_receives(), attributes, BTreeMap::from([(0, ReceiveQueue::new(depth))]))
+    }
+
+    /// Connected to the target of an extended reliable connection, in whose domain there are shared receive queues 5
+    /// and 6; requests name 5.
+    fn of_xrc() -> Self {
+        let mut attributes = Self::of_hardware().responder.attributes;
+        attributes.path.service = Service::Xrc;
+        let queues = [5, 6].map(|number| (number, ReceiveQueue::new(64)));
+        Self { srq: 5, ..Self::with(Responder::sharing_receives(), attributes, queues.into()) }
+    }
+
     fn new(attributes: ResponderAttributes) -> Self {
+        Self::with(Responder::new(64), attributes, BTreeMap::new())
+    }
+
+    fn with(mut responder: Responder, attributes: ResponderAttributes, queues: BTreeMap<u32, ReceiveQueue>) -> Self {
         let memory = TestMemory::new();
         memory.register(KEY.0, ADDRESS, pattern(4096), TestMemory::ALL_ACCESS);
         memory.register(RECEIVE_KEY, 0, vec![0; 65536], AccessFlags::LOCAL_WRITE);
         memory.register(PRIVATE_KEY.0, ADDRESS, vec![0; 2048], AccessFlags::LOCAL_WRITE);
-        let mut responder = Responder::new(64);
         responder.connect(attributes);
-        Self { responder, memory, ask: true }
+        Self { responder, queues, srq: 0, memory, ask: true }
     }
 
     /// Posts a receive of `length` bytes from address 0 on.
     fn post(&mut self, wr_id: u64, length: u32) {
-        self.responder.post(wr_id, &[Sge { address: 0, length, lkey: RECEIVE_KEY }]).unwrap();
+        let list = [Sge { address: 0, length, lkey: RECEIVE_KEY }];
+        match self.queues.get_mut(&self.srq) {
+            Some(queue) => queue.post(wr_id, &list).unwrap(),
+            None => self.responder.post(wr_id, &list).unwrap(),
+        }
     }
 
     fn request(&mut self, psn: u32, operation: Operation, extended: Extended, payload: &[u8]) {
-        let mut bth = Bth::new(Opcode::rc(operation), Qpn::new(0x11), Psn::new(psn));
+        let service = self.responder.attributes.path.service;
+        let mut bth = Bth::new(Opcode::new(service, operation).unwrap(), Qpn::new(0x11), Psn::new(psn));
         bth.ack_request = self.ask;
-        let packet = OwnedPacket::new(Repr { bth, xrceth: None, extended }, payload);
-        self.responder.handle_packet(Instant::ZERO, &packet.view(), &self.memory);
+        let xrceth = (service == Service::Xrc).then_some(XrcEth { srqn: XrcSrqn::new(self.srq), reserved: 0 });
+        let packet = OwnedPacket::new(Repr { bth, xrceth, extended }, payload);
+        let shared = self.queues.get_mut(&self.srq);
+        self.responder.handle_packet(Instant::ZERO, &packet.view(), &self.memory, shared);
     }
 
     /// A packet of a SEND without immediate data.

@@ -60,7 +60,7 @@ fn immediate_data_and_solicitation_reach_the_completion() {
     let mut bth = Bth::new(Opcode::rc(Op::SendOnlyWithImmediate), Qpn::new(0x11), Psn::new(0));
     bth.solicited = true;
     let packet = OwnedPacket::new(Repr { bth, xrceth: None, extended: Extended::Immediate(0xcafe) }, b"");
-    peer.responder.handle_packet(Instant::ZERO, &packet.view(), &peer.memory);
+    peer.responder.handle_packet(Instant::ZERO, &packet.view(), &peer.memory, None);
     let completion = peer.responder.poll_completion().unwrap();
     assert_eq!((completion.immediate, completion.solicited), (Some(0xcafe), true));
 }

@@ -96,8 +96,8 @@ fn operations_that_the_queue_pair_does_not_allow_are_invalid() {
         (Op::WriteOnly, AccessFlags::REMOTE_WRITE),
         (Op::ReadRequest, AccessFlags::REMOTE_READ),
         (Op::FetchAdd, AccessFlags::REMOTE_ATOMIC),
-        (Op::Flush, AccessFlags::empty()),
-        (Op::AtomicWrite, AccessFlags::empty()),
+        (Op::Flush, AccessFlags::FLUSH_GLOBAL),
+        (Op::AtomicWrite, AccessFlags::REMOTE_WRITE),
     ] {
         let mut peer = Peer::of_rxe();
         peer.responder.set_access(TestMemory::ALL_ACCESS - access);
