@@ -33,6 +33,7 @@ fn exchange(bencher: Bencher<'_, '_>, from: &impl Link, to: &impl Link, length: 
         destination: to.address(),
         source_port: ROCE_PORT,
         traffic_class: 0,
+        hop_limit: None,
         segment_size: length,
         bytes: &bytes,
     };

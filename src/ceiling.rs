@@ -320,7 +320,8 @@ impl<'a> Side<'a> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let train = Train { destination: peer, source_port: ROCE_PORT, traffic_class: 0, segment_size, bytes };
+        let train =
+            Train { destination: peer, source_port: ROCE_PORT, traffic_class: 0, hop_limit: None, segment_size, bytes };
         while let Err(error) = self.link.send(Instant::ZERO, &train) {
             if error.kind() != io::ErrorKind::WouldBlock {
                 return Err(error);

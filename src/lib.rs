@@ -35,7 +35,7 @@
 //! ```
 //! use uroce::verbs::{
 //!     AccessFlags, Buffers, Connection, Device, QpInitAttributes, ReceiveWorkRequest, SendOperation,
-//!     SendWorkRequest, WcOpcode,
+//!     SendWorkRequest, Target, WcOpcode,
 //! };
 //!
 //! # fn main() -> Result<(), uroce::verbs::Error> {
@@ -66,6 +66,7 @@
 //!     signaled: true,
 //!     solicited: false,
 //!     fence: false,
+//!     target: Target::Peer,
 //! };
 //! let (address, rkey) = (theirs.address() + 7, theirs.rkey());
 //! here_qp.post_send(&[
@@ -128,6 +129,7 @@
 //!
 //! - [`verbs`]: the device and its objects.
 //! - [`link`]: how packets leave: UDP sockets, a simulated network, and the wrappers that disturb and record.
+//! - [`settings`]: what the environment asks for: the device of an unmodified program, and of the command.
 //! - [`capture`]: read captures, and check every packet in them.
 //! - [`ceiling`]: what this machine could do without a transport, to judge by.
 //! - [`clock`]: where time comes from.
@@ -136,11 +138,13 @@
 //!
 //! # Features
 //!
-//! `cli` (default): the `uroce` command. Without it the library has far fewer dependencies.
+//! - `cli` (default): the `uroce` command. Without it the library has far fewer dependencies.
+//! - `log` (part of `cli`): `Settings::start_log`, the log on standard error.
 
 pub mod capture;
 pub mod ceiling;
 pub mod clock;
 pub mod link;
 mod nic;
+pub mod settings;
 pub mod verbs;

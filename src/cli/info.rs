@@ -1,12 +1,15 @@
 //! `uroce info`: what `ibv_devinfo -v` shows of a NIC.
 
-use super::GlobalOptions;
+use super::device;
 use clap::Args;
 use std::{
     io::{self, Write},
     process::ExitCode,
 };
-use uroce::verbs::{DeviceAttributes, PORT, PortAttributes};
+use uroce::{
+    settings::Settings,
+    verbs::{DeviceAttributes, PORT, PortAttributes},
+};
 
 /// Options of `uroce info`.
 #[derive(Clone, Debug, Args)]
@@ -17,8 +20,8 @@ pub(crate) struct InfoOptions {
 }
 
 /// Runs it.
-pub(crate) fn run(global: &GlobalOptions, options: &InfoOptions) -> anyhow::Result<ExitCode> {
-    let device = global.open()?;
+pub(crate) fn run(settings: &Settings, options: &InfoOptions) -> anyhow::Result<ExitCode> {
+    let device = device::open(settings)?;
     let context = device.open()?;
     let mut out = io::stdout().lock();
     writeln!(out, "hca_id: {}", device.name())?;
@@ -88,8 +91,7 @@ fn port_fields(out: &mut impl Write, port: &PortAttributes) -> io::Result<()> {
     field("qkey_viol_cntr", &port.qkey_viol_cntr)?;
     field("gid_tbl_len", &port.gid_tbl_len)?;
     field("pkey_tbl_len", &port.pkey_tbl_len)?;
-    field("active_width", &format_args!("code {}", port.active_width))?;
-    field("active_speed", &format_args!("code {}", port.active_speed))?;
+    field("rate", &port.rate)?;
     field("phys_state", &format_args!("LINK_UP ({})", port.phys_state))
 }
 

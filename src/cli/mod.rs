@@ -5,26 +5,31 @@
 
 mod demo;
 mod device;
+mod env;
 mod exchange;
 mod info;
+mod install;
 mod pattern;
 mod pcap;
 mod perf;
 mod pingpong;
+mod run;
 mod session;
 mod units;
 
 use device::seeded_rng;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use std::{
-    io::{self, IsTerminal},
-    net::IpAddr,
-    path::PathBuf,
-    process::ExitCode,
+use clap::{
+    ArgAction, Args, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
 };
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
-use uroce::{link::FaultSpec, verbs::Mtu};
+use std::{io, net::IpAddr, path::PathBuf, process::ExitCode};
+use tracing::level_filters::LevelFilter;
+use uroce::{
+    link::{FaultSpec, LinkSpec},
+    settings::{Profile, Settings},
+    verbs::Mtu,
+};
 
 /// It ran, and found something wrong: data differed, an ICRC is bad, a connection broke.
 const FOUND_WRONG: u8 = 1;
@@ -35,7 +40,10 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  everything ran and was right
   1  something was wrong: data differed, an ICRC is bad, a connection broke
-  2  it could not run: a mistake on the command line, an unreadable file, an address that is taken";
+  2  it could not run: a mistake on the command line, an unreadable file, an address that is taken
+
+Every device option may also be given by a variable: UROCE_ADDR, UROCE_LINK, UROCE_MTU,
+UROCE_CAPTURE, UROCE_FAULT, UROCE_SEED, UROCE_PROFILE, UROCE_LOG (off, error, warn, info, debug or trace).";
 
 /// A RoCE v2 NIC in user space: real packets, no RDMA hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
@@ -47,7 +55,7 @@ struct Cli {
     command: Command,
 }
 
-/// How the device is opened, whatever is done with it.
+/// How the device is opened, whatever is done with it: [`Settings`] as options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Device options")]
 struct GlobalOptions {
@@ -55,8 +63,12 @@ struct GlobalOptions {
     /// free of 127.0.0.1, 127.0.0.2, …
     #[arg(long, global = true, value_name = "IP")]
     addr: Option<IpAddr>,
+    /// The wire: udp; ether:IFACE, whole Ethernet frames (CAP_NET_RAW); dgram:LOCAL,REMOTE, the same as datagrams
+    /// between unix sockets, as QEMU's -netdev dgram speaks them. udp, unless said
+    #[arg(long, global = true, value_name = "WIRE")]
+    link: Option<LinkSpec>,
     /// Payload bytes a packet: 256, 512, 1024, 2048 or 4096; without it, the most that both ports carry
-    #[arg(long, global = true, value_name = "BYTES", value_parser = units::parse_mtu)]
+    #[arg(long, global = true, value_name = "BYTES")]
     mtu: Option<Mtu>,
     /// Write every packet to this pcapng file
     #[arg(long, global = true, value_name = "FILE")]
@@ -67,21 +79,46 @@ struct GlobalOptions {
     /// Seed of everything random: bytes, numbers, faults
     #[arg(long, global = true, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Whose behaviour to take where the specification leaves room
-    #[arg(long, global = true, value_enum, default_value_t = Profile::Hardware)]
-    profile: Profile,
+    /// Whose behaviour to take where the specification leaves room; hardware's, unless said
+    #[arg(long, global = true, value_parser = profile_parser())]
+    profile: Option<Profile>,
     /// Say more on standard error: -v devices, -vv sockets and queue pair states, -vvv every packet
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
 
-/// A set of [`uroce_protocol::rc::Quirks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Profile {
-    /// What the IBTA asks and ConnectX-class hardware does
-    Hardware,
-    /// What Linux rxe does
-    Rxe,
+fn profile_parser() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(["hardware", "rxe"]).try_map(|name| name.parse::<Profile>())
+}
+
+impl GlobalOptions {
+    /// What the options and the `UROCE_*` variables ask for; the options where they differ. The file of `--capture`
+    /// is emptied.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = Settings::from_env()?;
+        if let Some(path) = &self.capture {
+            settings.capture = Some(path.clone());
+            settings.begin_capture()?;
+        }
+        settings.address = self.addr.or(settings.address);
+        settings.link = self.link.clone().or(settings.link);
+        settings.mtu = self.mtu.or(settings.mtu);
+        settings.fault = self.fault.clone().or(settings.fault);
+        settings.seed = self.seed.or(settings.seed);
+        settings.profile = self.profile.or(settings.profile);
+        settings.log = self.log().or(settings.log);
+        Ok(settings)
+    }
+
+    /// What `-v` asks for.
+    fn log(&self) -> Option<LevelFilter> {
+        match self.verbose {
+            0 => None,
+            1 => Some(LevelFilter::INFO),
+            2 => Some(LevelFilter::DEBUG),
+            _ => Some(LevelFilter::TRACE),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -94,6 +131,14 @@ enum Command {
     Pingpong(pingpong::PingpongOptions),
     /// Measure bandwidth and latency
     Perf(perf::PerfOptions),
+    /// Run a program on the device: one that is linked with libibverbs or librdmacm, and needs no change
+    Run(run::RunOptions),
+    /// Print what `run` gives to a program, for a shell to evaluate
+    Env(env::EnvOptions),
+    /// Install this command and the library that programs find in place of libibverbs
+    Install(install::PrefixOptions),
+    /// Take away what `install` has installed
+    Uninstall(install::PrefixOptions),
     /// Look into packet captures
     Pcap {
         #[command(subcommand)]
@@ -104,15 +149,7 @@ enum Command {
 /// Parses the command line, runs what it asks for, and says in one sentence what went wrong if anything did.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_tracing(cli.global.verbose);
-    let outcome = match &cli.command {
-        Command::Demo(options) => demo::run(&cli.global, options),
-        Command::Info(options) => info::run(&cli.global, options),
-        Command::Pingpong(options) => pingpong::run(&cli.global, options),
-        Command::Perf(options) => perf::run(&cli.global, options),
-        Command::Pcap { command } => pcap::run(command),
-    };
-    match outcome {
+    match run(&cli) {
         Ok(code) => code,
         // `uroce … | head` is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -124,6 +161,26 @@ pub(crate) fn main() -> ExitCode {
                 COULD_NOT_RUN
             })
         }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    // Those that open no device are not kept from it by settings that make no sense.
+    let settings = || {
+        let settings = cli.global.settings()?;
+        settings.start_log();
+        anyhow::Ok(settings)
+    };
+    match &cli.command {
+        Command::Demo(options) => demo::run(&settings()?, options),
+        Command::Info(options) => info::run(&settings()?, options),
+        Command::Pingpong(options) => pingpong::run(&settings()?, options),
+        Command::Perf(options) => perf::run(&settings()?, options),
+        Command::Run(options) => run::run(&cli.global.settings()?, options),
+        Command::Env(options) => env::run(&settings()?, options),
+        Command::Install(options) => install::install(options),
+        Command::Uninstall(options) => install::uninstall(options),
+        Command::Pcap { command } => pcap::run(command),
     }
 }
 
@@ -139,21 +196,6 @@ fn outcome(right: bool) -> ExitCode {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-fn start_tracing(verbose: u8) {
-    let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        2 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("UROCE_LOG").from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `uroce pingpong`: what `ibv_rc_pingpong` does, with every byte of every message checked.
 
 use super::{
-    FoundWrong, GlobalOptions,
+    FoundWrong, device,
     exchange::{self, Endpoint, Exchange},
     outcome, pattern, seeded_rng,
     session::{self, Lane, Session, succeeded},
@@ -17,9 +17,12 @@ use std::{
     process::ExitCode,
     time::Instant,
 };
-use uroce::verbs::{
-    Buffers, CompletionChannel, CompletionQueue, Device, Error, Gid, Notify, QpCapabilities, ReceiveWorkRequest,
-    SendOperation, SendWorkRequest, WcOpcode, WorkCompletion,
+use uroce::{
+    settings::Settings,
+    verbs::{
+        Buffers, CompletionChannel, CompletionQueue, Device, Error, Gid, Notify, QpCapabilities, ReceiveWorkRequest,
+        SendOperation, SendWorkRequest, Target, WcOpcode, WorkCompletion,
+    },
 };
 
 /// How long to sleep at most before looking whether the other side is still there.
@@ -72,37 +75,37 @@ impl Plan {
 }
 
 /// Runs it.
-pub(crate) fn run(global: &GlobalOptions, options: &PingpongOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, options: &PingpongOptions) -> anyhow::Result<ExitCode> {
     let events = options.events;
     if options.loopback {
-        let (near, far) = global.open_pair()?;
-        let seed = global.seed;
+        let (near, far) = device::open_pair(settings)?;
+        let seed = settings.seed;
         return session::both_sides(
             move |exchange| server(far, exchange, seed, events),
-            |exchange| client(global, options, near, exchange),
+            |exchange| client(settings, options, near, exchange),
         );
     }
     if let Some(host) = &options.host {
-        let device = global.open_towards(host, options.port)?;
-        return client(global, options, device, Exchange::connect(host, options.port)?);
+        let device = device::open_towards(settings, host, options.port)?;
+        return client(settings, options, device, Exchange::connect(host, options.port)?);
     }
-    let device = global.open()?;
+    let device = device::open(settings)?;
     let exchange = session::accept(device.address(), options.port, "pingpong")?;
     let peer = exchange.peer().to_owned();
-    server(device, exchange, global.seed, events)?;
+    server(device, exchange, settings.seed, events)?;
     eprintln!("pingpong with {peer}: done, all data right");
     Ok(outcome(true))
 }
 
 fn client(
-    global: &GlobalOptions,
+    settings: &Settings,
     options: &PingpongOptions,
     device: Device,
     exchange: Exchange,
 ) -> anyhow::Result<ExitCode> {
-    let plan = Plan { size: options.size, iterations: options.iterations, seed: global.fresh_seed() };
-    let mut session = Session::client(global, device, exchange, "pingpong", &plan)?;
-    let mut player = Player::new(&mut session, &plan, options.events, global.seed)?;
+    let plan = Plan { size: options.size, iterations: options.iterations, seed: settings.seed_or_random() };
+    let mut session = Session::client(settings, device, exchange, "pingpong", &plan)?;
+    let mut player = Player::new(&mut session, &plan, options.events, settings.seed)?;
     let own = Endpoint { qpn: player.lane.qp.qp_num().value(), psn: player.lane.psn, ..player.lane.remote };
     let mut out = io::stdout().lock();
     print_side(&mut out, "local", session.device.address(), &own)?;
@@ -216,6 +219,7 @@ impl Player {
             signaled: true,
             solicited: false,
             fence: false,
+            target: Target::Peer,
         }])?;
         self.outstanding += 1;
         Ok(())

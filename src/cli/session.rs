@@ -3,7 +3,7 @@
 //! The client decides what is done, and the server follows: a server needs no options but an address.
 
 use super::{
-    FoundWrong, GlobalOptions,
+    FoundWrong,
     exchange::{self, Endpoint, Exchange, PeerGone},
 };
 use anyhow::{Context as _, anyhow, bail};
@@ -14,9 +14,12 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use uroce::verbs::{
-    AccessFlags, CompletionChannel, CompletionQueue, Connection, Context, Device, Gid, MemoryRegion, Mtu, PORT,
-    ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, Qpn, QueuePair, RKey, WorkCompletion,
+use uroce::{
+    settings::Settings,
+    verbs::{
+        AccessFlags, CompletionChannel, CompletionQueue, Connection, Context, Device, Gid, MemoryRegion, Mtu, PORT,
+        ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, Qpn, QueuePair, RKey, WorkCompletion,
+    },
 };
 
 /// Changes when two versions of the command would misunderstand each other.
@@ -81,7 +84,7 @@ pub(crate) struct IdleCost {
 impl Session {
     /// The side that decides: tells the server which test to run by which plan, and agrees on the path MTU.
     pub(crate) fn client<P: Serialize>(
-        options: &GlobalOptions,
+        settings: &Settings,
         device: Device,
         mut exchange: Exchange,
         test: &str,
@@ -89,7 +92,7 @@ impl Session {
     ) -> anyhow::Result<Self> {
         let context = device.open()?;
         let able = context.query_port(PORT)?.active_mtu;
-        let wanted = options.mtu.unwrap_or(able);
+        let wanted = settings.mtu.unwrap_or(able);
         if wanted > able {
             bail!("MTU {wanted} does not fit the network of {}: it carries up to {able}", device.address());
         }
@@ -104,7 +107,7 @@ impl Session {
             Welcome::Agreed { mtu } => Mtu::from_bytes(mtu).context("the server answered with an impossible MTU")?,
             Welcome::Refused { reason } => bail!("the server at {} refuses: {reason}", exchange.peer()),
         };
-        if options.mtu.is_some_and(|insisted| insisted != mtu) {
+        if settings.mtu.is_some_and(|insisted| insisted != mtu) {
             bail!("the server's network carries MTU {mtu} at most: run again with --mtu {mtu}");
         }
         Ok(Self { pd: context.alloc_pd()?, context, device, exchange, mtu })

@@ -1,7 +1,7 @@
 //! Sizes, durations and rates, as people type and read them.
 
 use std::time::Duration;
-use uroce_protocol::{rc::MAX_MESSAGE_LENGTH, wire::Mtu};
+use uroce_protocol::rc::MAX_MESSAGE_LENGTH;
 
 /// A message size: `64`, `4K`, `1M`, `2G`; the suffixes are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -34,11 +34,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .and_then(|number| Duration::try_from_secs_f64(number * unit).ok())
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| "a duration is a number of seconds, or has ms, s or m behind it".to_owned())
-}
-
-/// A path MTU, by its size in bytes.
-pub(crate) fn parse_mtu(text: &str) -> Result<Mtu, String> {
-    text.parse().ok().and_then(Mtu::from_bytes).ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
 /// A size as it reads best: `64 B`, `4 KiB`, `1.5 MiB`.

@@ -3,8 +3,8 @@
 //! [`Capture`] wraps any link and records what leaves and what arrives in pcapng: raw IP packets with their
 //! direction, trains taken apart, each with the IP and UDP headers that it has on the wire. What a UDP socket does
 //! not show of a received packet is made up for: its IPv4 Identification is solved from the ICRC (a packet that is
-//! damaged in any other way is written with the number it should have had, and so keeps its wrong ICRC), its time
-//! to live is given as 64, and its UDP checksum as computed, where the sender may have sent 0.
+//! damaged in any other way is written with the number it should have had, and so keeps its wrong ICRC), and its UDP
+//! checksum is given as computed, where the sender may have sent 0. A time to live that is unknown is given as 64.
 //!
 //! # Where in the stack
 //!
@@ -132,7 +132,8 @@ impl CaptureFile {
     /// What has stopped the recording, once; links go on without it.
     pub fn flush(&self) -> io::Result<()> {
         let guard = self.recorder.lock();
-        let mut recorder = guard.borrow_mut();
+        // Only a handler that runs in the midst of this thread's own recording finds it borrowed.
+        let mut recorder = guard.try_borrow_mut().map_err(|_| io::ErrorKind::WouldBlock)?;
         match recorder.failure.take() {
             Some(failure) => {
                 recorder.failure = Some(failure.kind().into());
@@ -242,7 +243,7 @@ impl<L: Link> Link for Capture<L> {
             destination: train.destination,
             source_port: train.source_port,
             traffic_class: train.traffic_class,
-            hop_limit: HOP_LIMIT,
+            hop_limit: train.hop_limit.unwrap_or(HOP_LIMIT),
             ip_id: 0,
             udp_checksum: true,
         };
@@ -260,7 +261,7 @@ impl<L: Link> Link for Capture<L> {
             destination: arrival.destination,
             source_port: arrival.source_port,
             traffic_class: arrival.traffic_class,
-            hop_limit: HOP_LIMIT,
+            hop_limit: arrival.hop_limit.unwrap_or(HOP_LIMIT),
             ip_id: 0,
             udp_checksum: true,
         };
@@ -279,6 +280,14 @@ impl<L: Link> Link for Capture<L> {
         self.inner.readiness()
     }
 
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         let flush_at = self.flush_at.load(Ordering::Relaxed);
         let flush_at = (flush_at != NEVER).then(|| Instant::from_nanos(flush_at));
@@ -293,6 +302,15 @@ impl<L: Link> Link for Capture<L> {
             }
         }
         self.inner.handle_timeout(now);
+    }
+}
+
+impl<L> Drop for Capture<L> {
+    fn drop(&mut self) {
+        // The file may outlive the link: a process keeps it for its next device.
+        if let Err(error) = self.file.flush() {
+            tracing::error!(%error, "the capture is incomplete");
+        }
     }
 }
 

@@ -170,6 +170,7 @@ struct Envelope {
     destination: IpAddr,
     source_port: u16,
     traffic_class: u8,
+    hop_limit: Option<u8>,
     ip_id: Option<u16>,
 }
 
@@ -264,6 +265,7 @@ impl<L: Link> Link for Fault<L> {
             destination: train.destination,
             source_port: train.source_port,
             traffic_class: train.traffic_class,
+            hop_limit: train.hop_limit,
             ip_id: None,
         };
         let parcels = if judged { None } else { state.judge(now, envelope, train.segment_size, train.bytes) };
@@ -301,6 +303,7 @@ impl<L: Link> Link for Fault<L> {
                 destination: arrival.destination,
                 source_port: arrival.source_port,
                 traffic_class: arrival.traffic_class,
+                hop_limit: arrival.hop_limit,
                 ip_id: arrival.ip_id,
             };
             let bytes = &buffer.as_mut_bytes()[..arrival.length];
@@ -315,6 +318,14 @@ impl<L: Link> Link for Fault<L> {
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.inner.readiness()
+    }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -526,6 +537,7 @@ impl Parcel {
             destination: self.envelope.destination,
             source_port: self.envelope.source_port,
             traffic_class: self.envelope.traffic_class,
+            hop_limit: self.envelope.hop_limit,
             segment_size: self.segment_size,
             bytes: &self.bytes,
         }
@@ -539,6 +551,7 @@ impl Parcel {
             source_port: self.envelope.source_port,
             destination: self.envelope.destination,
             traffic_class: self.envelope.traffic_class,
+            hop_limit: self.envelope.hop_limit,
             ip_id: self.envelope.ip_id.map(|id| id.wrapping_add(self.first)),
             segment_size: self.segment_size.min(self.bytes.len()),
             length: self.bytes.len(),

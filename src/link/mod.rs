@@ -5,6 +5,7 @@
 //! returns, and it is what makes user space fast.
 //!
 //! - [`udp`]: UDP sockets, for any machine and without privilege.
+//! - [`ether`]: whole Ethernet frames, through a network interface or to a QEMU guest.
 //! - [`sim`]: a network in virtual time, for tests.
 //! - [`fault`]: a wrapper that drops, delays, reorders, corrupts …
 //! - [`capture`]: a wrapper that writes down what passes.
@@ -29,8 +30,10 @@
 //! ```
 
 pub mod capture;
+pub mod ether;
 pub mod fault;
 pub mod sim;
+pub mod spec;
 pub(crate) mod sys;
 #[cfg(test)]
 mod testing;
@@ -38,7 +41,9 @@ mod trace;
 pub mod udp;
 
 pub use capture::{Capture, CaptureFile};
+pub use ether::{EtherConfig, EtherLink};
 pub use fault::{Fault, FaultSpec};
+pub use spec::LinkSpec;
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink, free_loopback_address};
 
@@ -51,13 +56,15 @@ pub const MAX_TRAIN_BYTES: usize = 65_507;
 /// Packets to send: BTH to ICRC each, end to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Train<'a> {
-    /// Where to; the UDP port is always [`uroce_protocol::wire::ROCE_PORT`].
+    /// Where to, a host or a multicast group; the UDP port is always [`uroce_protocol::wire::ROCE_PORT`].
     pub destination: IpAddr,
     /// The UDP source port, for path entropy. A link that cannot have it uses another and says so in
     /// [`Link::source_port`].
     pub source_port: u16,
     /// The TOS or traffic class byte: six bits of DSCP, two of ECN.
     pub traffic_class: u8,
+    /// The TTL or hop limit, `None` for the system's own.
+    pub hop_limit: Option<u8>,
     /// The length of every packet but perhaps the last, which may be shorter.
     pub segment_size: usize,
     /// The packets. Segment i leaves with IPv4 Identification i and DF set, which its ICRC covers.
@@ -93,10 +100,12 @@ pub struct Arrival {
     pub source: IpAddr,
     /// The sender's UDP port: anything, never a reason to refuse.
     pub source_port: u16,
-    /// The address it was sent to.
+    /// The address it was sent to: the link's own, or a multicast group that it has joined.
     pub destination: IpAddr,
     /// The TOS or traffic class byte as it arrived.
     pub traffic_class: u8,
+    /// The TTL or hop limit as it arrived, where the link sees it.
+    pub hop_limit: Option<u8>,
     /// The IPv4 Identification of the first segment, where the link sees it; segment i then has this + i.
     pub ip_id: Option<u16>,
     /// The length of every packet but perhaps the last.
@@ -119,6 +128,11 @@ impl ReceiveBuffer {
     /// All of it, for a link to fill.
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    /// All of it, as a link has filled it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The packets of the train that `arrival` describes.
@@ -149,6 +163,10 @@ pub struct LinkLimits {
     /// How many packet bytes may be in flight towards this link, from all its peers together, before its receive
     /// buffer may overflow. A packet of less than 512 bytes counts as 512: memory is held by the packet too.
     pub receive_capacity: usize,
+    /// How fast it is, in megabits a second, where it knows.
+    pub speed: Option<u32>,
+    /// The number of the network interface that it uses, where there is one.
+    pub interface: Option<u32>,
 }
 
 /// A wire. Methods take `&self`: any thread may send while another receives.
@@ -170,8 +188,22 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Takes one train that has arrived, `None` when there is none. Only one caller at a time.
     fn receive(&self, now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>>;
 
-    /// A descriptor that is readable when a train has arrived; `None` for links in virtual time.
+    /// A descriptor that is readable when a train has arrived; `None` for links in virtual time. After a
+    /// [`Self::join`] it may be another.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Becomes a member of a multicast group: from now on what is sent to it arrives here too, the link's own trains
+    /// included. Joining a group twice is joining it once.
+    ///
+    /// # Errors
+    /// Whatever the system says; `Unsupported` where the network carries no multicast.
+    fn join(&self, group: IpAddr) -> io::Result<()>;
+
+    /// Ends a membership.
+    ///
+    /// # Errors
+    /// `NotFound` without one.
+    fn leave(&self, group: IpAddr) -> io::Result<()>;
 
     /// When [`Self::handle_timeout`] wants to be called (a wrapper that holds packets back).
     fn poll_timeout(&self) -> Option<Instant> {
@@ -182,6 +214,11 @@ pub trait Link: Send + Sync + fmt::Debug {
     fn handle_timeout(&self, now: Instant) {
         let _ = now;
     }
+}
+
+/// The answer to a [`Link::leave`] without a membership.
+fn no_member(group: IpAddr) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("the link has not joined {group}"))
 }
 
 impl<L: Link + ?Sized> Link for Arc<L> {
@@ -207,6 +244,14 @@ impl<L: Link + ?Sized> Link for Arc<L> {
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         (**self).readiness()
+    }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        (**self).join(group)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        (**self).leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

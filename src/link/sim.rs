@@ -6,6 +6,10 @@
 //! same deliveries on any machine: each direction between two addresses draws from its own random stream, so
 //! traffic elsewhere does not disturb it.
 //!
+//! A packet goes along the [path](PathConditions) from its sender to its destination, which is theirs alone, and then,
+//! if there is one, through the [port](PortConditions) that leads to the destination, where it queues with packets
+//! from everywhere.
+//!
 //! ```
 //! use uroce::{clock::Clock, link::{Link, ReceiveBuffer, Train, sim::{Network, PathConditions}}};
 //!
@@ -17,6 +21,7 @@
 //!     destination: b.address(),
 //!     source_port: 0xc000,
 //!     traffic_class: 0,
+//!     hop_limit: None,
 //!     segment_size: 20,
 //!     bytes: &[7; 20],
 //! };
@@ -31,14 +36,23 @@
 //! ```
 
 mod path;
+mod port;
 
 pub use path::{EcnMarking, PathConditions};
+pub use port::PortConditions;
 
-use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train};
-use crate::clock::VirtualClock;
+use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, no_member};
+use crate::clock::{Clock, VirtualClock};
 use parking_lot::Mutex;
 use path::{Passage, Path};
-use std::{collections::BTreeMap, io, net::IpAddr, os::fd::BorrowedFd, sync::Arc};
+use port::Port;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::Arc,
+};
 use uroce_protocol::Instant;
 
 /// What has happened to packets so far.
@@ -76,19 +90,35 @@ struct State {
     seed: u64,
     conditions: PathConditions,
     paths: BTreeMap<(IpAddr, IpAddr), Path>,
+    /// By the address that they lead to.
+    ports: BTreeMap<IpAddr, Port>,
     inboxes: BTreeMap<IpAddr, Inbox>,
+    /// The members of each multicast group.
+    groups: BTreeMap<IpAddr, BTreeSet<IpAddr>>,
     counters: NetworkCounters,
     /// Breaks ties between deliveries of one instant: first sent, first received.
     deliveries: u64,
 }
+
+/// What a packet's TTL is that does not ask for another.
+const HOP_LIMIT: u8 = 64;
 
 /// What is on its way to a link, by the instant of its arrival.
 type Inbox = BTreeMap<(Instant, u64), Delivery>;
 
 #[derive(Debug)]
 struct Delivery {
+    /// The link that it is for: where it was sent to, or a member of that group.
+    to: IpAddr,
     arrival: Arrival,
     bytes: Vec<u8>,
+}
+
+impl Delivery {
+    /// Its bytes, and those of the IP and UDP header in front of them.
+    fn wire_length(&self) -> usize {
+        ip_udp_headers(self.arrival.source) + self.bytes.len()
+    }
 }
 
 /// A link of a simulated [`Network`]. Dropping it detaches the address.
@@ -102,7 +132,7 @@ pub struct SimLink {
 impl Network {
     /// What a link has unless it is attached [otherwise](Self::attach_with): jumbo frames, trains as over UDP.
     pub const DEFAULT_LIMITS: LinkLimits =
-        LinkLimits { network_mtu: 9000, train_segments: 64, receive_capacity: 1 << 20 };
+        LinkLimits { network_mtu: 9000, train_segments: 64, receive_capacity: 1 << 20, interface: None, speed: None };
 
     /// A network without links, at time zero, whose every path has `conditions`.
     pub fn new(seed: u64, conditions: PathConditions) -> Self {
@@ -110,7 +140,9 @@ impl Network {
             seed,
             conditions,
             paths: BTreeMap::new(),
+            ports: BTreeMap::new(),
             inboxes: BTreeMap::new(),
+            groups: BTreeMap::new(),
             counters: NetworkCounters::default(),
             deliveries: 0,
         };
@@ -160,11 +192,35 @@ impl Network {
         self.state.lock().path(from, to).conditions = conditions;
     }
 
-    /// When the earliest packet on its way arrives (which may be past, when nobody has taken it in); `None` when
-    /// none is on its way.
+    /// Has all packets to one address meet in the queue of one port, from now on, or (`None`) no more; those that
+    /// wait there are then lost. What the sender's path does to a packet it does before.
+    pub fn set_port(&self, to: IpAddr, conditions: Option<PortConditions>) {
+        let mut state = self.state.lock();
+        let seed = state.seed;
+        match (conditions, state.ports.get_mut(&to)) {
+            (Some(conditions), Some(port)) => port.conditions = conditions,
+            (Some(conditions), None) => {
+                state.ports.insert(to, Port::new(conditions, seed, to));
+            }
+            (None, _) => {
+                state.ports.remove(&to);
+            }
+        }
+    }
+
+    /// The most bytes that have waited in the port that leads to `to` since this was last asked; 0 without one.
+    pub fn take_longest_queue(&self, to: IpAddr) -> u64 {
+        self.state.lock().ports.get_mut(&to).map_or(0, Port::take_longest_queue)
+    }
+
+    /// When the earliest packet on its way arrives (which may be past, when nobody has taken it in), or gets to a
+    /// port where others may get in its way; `None` when none is on its way.
     pub fn next_event(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        state.inboxes.values().filter_map(|inbox| inbox.first_key_value()).map(|(&(instant, _), _)| instant).min()
+        let mut state = self.state.lock();
+        state.forward(self.clock.now());
+        let arrivals = state.inboxes.values().filter_map(|inbox| inbox.first_key_value());
+        let arrivals = arrivals.map(|(&(instant, _), _)| instant);
+        arrivals.chain(state.ports.values().filter_map(Port::next_event)).min()
     }
 
     /// What has happened so far.
@@ -179,9 +235,20 @@ impl State {
         self.paths.entry((from, to)).or_insert_with(|| Path::new(conditions, seed, from, to))
     }
 
+    /// Sends a train to its destination, or to every member of its group, each over a path of its own.
     fn send(&mut self, now: Instant, from: IpAddr, train: &Train<'_>) {
+        if !train.destination.is_multicast() {
+            return self.send_to(now, from, train.destination, train);
+        }
+        let members = self.groups.get(&train.destination).cloned().unwrap_or_default();
+        for member in members {
+            self.send_to(now, from, member, train);
+        }
+    }
+
+    fn send_to(&mut self, now: Instant, from: IpAddr, to: IpAddr, train: &Train<'_>) {
         let mut counters = self.counters;
-        let path = self.path(from, train.destination);
+        let path = self.path(from, to);
         let passages: Vec<_> = train
             .segments()
             .map(|packet| path.carry(now, train.traffic_class, packet.len(), ip_udp_headers(from), &mut counters))
@@ -193,13 +260,15 @@ impl State {
             source_port: train.source_port,
             destination: train.destination,
             traffic_class,
+            hop_limit: Some(train.hop_limit.unwrap_or(HOP_LIMIT)),
             ip_id: from.is_ipv4().then_some(ip_id),
             segment_size,
             length,
         };
-        if let Some((at, traffic_class)) = undisturbed(&passages) {
+        let meets_others = self.ports.contains_key(&to);
+        if let Some((at, traffic_class)) = undisturbed(&passages).filter(|_| !meets_others) {
             let arrival = arrival(0, traffic_class, train.bytes.len(), train.segment_size);
-            self.deliver(at, arrival, train.bytes.to_vec());
+            self.deliver(at, to, arrival, train.bytes.to_vec());
             return;
         }
         for (index, (packet, copies)) in train.segments().zip(&passages).enumerate() {
@@ -208,18 +277,45 @@ impl State {
                 if let Some(bit) = copy.inverted_bit {
                     bytes[bit / 8] ^= 1 << (bit % 8);
                 }
-                self.deliver(copy.at, arrival(index as u16, copy.traffic_class, packet.len(), packet.len()), bytes);
+                self.deliver(copy.at, to, arrival(index as u16, copy.traffic_class, packet.len(), packet.len()), bytes);
             }
         }
     }
 
-    fn deliver(&mut self, at: Instant, arrival: Arrival, bytes: Vec<u8>) {
-        match self.inboxes.get_mut(&arrival.destination) {
+    /// Sends a packet, or an undisturbed train, on to where it arrives at `at`: the port that leads to its
+    /// destination, if there is one.
+    fn deliver(&mut self, at: Instant, to: IpAddr, arrival: Arrival, bytes: Vec<u8>) {
+        let packet = Delivery { to, arrival, bytes };
+        match self.ports.get_mut(&to) {
+            Some(port) => {
+                self.deliveries += 1;
+                port.expect(at, self.deliveries, packet);
+            }
+            None => self.arrive(at, packet),
+        }
+    }
+
+    /// Lets every packet through its port that gets there by `now`.
+    fn forward(&mut self, now: Instant) {
+        let mut ports = std::mem::take(&mut self.ports);
+        for port in ports.values_mut() {
+            while let Some((at, packet)) = port.forward(now, &mut self.counters) {
+                self.arrive(at, packet);
+            }
+        }
+        self.ports = ports;
+    }
+
+    fn arrive(&mut self, at: Instant, delivery: Delivery) {
+        match self.inboxes.get_mut(&delivery.to) {
             Some(inbox) => {
                 self.deliveries += 1;
-                inbox.insert((at, self.deliveries), Delivery { arrival, bytes });
+                inbox.insert((at, self.deliveries), delivery);
             }
-            None => self.counters.unreachable += arrival.length.div_ceil(arrival.segment_size) as u64,
+            None => {
+                let Arrival { length, segment_size, .. } = delivery.arrival;
+                self.counters.unreachable += length.div_ceil(segment_size) as u64;
+            }
         }
     }
 }
@@ -271,13 +367,14 @@ impl Link for SimLink {
 
     fn receive(&self, now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>> {
         let mut state = self.network.state.lock();
+        state.forward(now);
         let Some(first) = state.inboxes.get_mut(&self.address).and_then(BTreeMap::first_entry) else {
             return Ok(None);
         };
         if first.key().0 > now {
             return Ok(None);
         }
-        let Delivery { arrival, bytes } = first.remove();
+        let Delivery { arrival, bytes, .. } = first.remove();
         buffer.as_mut_bytes()[..bytes.len()].copy_from_slice(&bytes);
         Ok(Some(arrival))
     }
@@ -285,11 +382,26 @@ impl Link for SimLink {
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.network.state.lock().groups.entry(group).or_default().insert(self.address);
+        Ok(())
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        let mut state = self.network.state.lock();
+        let was_member = state.groups.get_mut(&group).is_some_and(|members| members.remove(&self.address));
+        if was_member { Ok(()) } else { Err(no_member(group)) }
+    }
 }
 
 impl Drop for SimLink {
     fn drop(&mut self) {
-        self.network.state.lock().inboxes.remove(&self.address);
+        let mut state = self.network.state.lock();
+        state.inboxes.remove(&self.address);
+        state.groups.values_mut().for_each(|members| {
+            members.remove(&self.address);
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 //! the interface of an address. All of the link's `unsafe` is here.
 
 use std::{
-    ffi::{CStr, c_int, c_void},
+    ffi::{CStr, CString, c_int, c_void},
     io, mem,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::{AsRawFd, BorrowedFd},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Room for the control messages of one call (segment size and traffic class need 48 bytes), aligned as `cmsghdr`
+/// Room for the control messages of one call (segment size, traffic class and TTL need 72 bytes), aligned as `cmsghdr`
 /// wants it.
 #[repr(align(8))]
 struct ControlBuffer([u8; 128]);
@@ -20,6 +20,8 @@ struct ControlBuffer([u8; 128]);
 pub(crate) struct SendOptions {
     /// TOS or traffic class, `None` for the socket's own.
     pub(crate) traffic_class: Option<u8>,
+    /// TTL or hop limit, `None` for the socket's own.
+    pub(crate) hop_limit: Option<u8>,
     /// `UDP_SEGMENT`: cut the bytes into datagrams of this length.
     pub(crate) segment_size: Option<u16>,
 }
@@ -35,6 +37,8 @@ pub(crate) struct Received {
     pub(crate) segment_size: Option<usize>,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
+    /// TTL or hop limit, where the socket asks for it.
+    pub(crate) hop_limit: Option<u8>,
     /// The datagram was longer than the buffer and has lost its end.
     pub(crate) truncated: bool,
 }
@@ -58,14 +62,14 @@ pub(crate) fn send(
     header.msg_controllen = control.0.len() as _;
     let mut used = 0;
     {
-        // SAFETY: `header` names `control`, which is large enough for the two messages written below (the capacity
+        // SAFETY: `header` names `control`, which is large enough for the three messages written below (the capacity
         // is checked by CMSG_NXTHDR through `msg_controllen`).
         let mut next = unsafe { libc::CMSG_FIRSTHDR(&header) };
         let mut push = |level: c_int, kind: c_int, value: &[u8]| {
             if next.is_null() {
                 return;
             }
-            // SAFETY: `next` came from CMSG_FIRSTHDR or CMSG_NXTHDR on a zeroed buffer of 128 bytes, and the two
+            // SAFETY: `next` came from CMSG_FIRSTHDR or CMSG_NXTHDR on a zeroed buffer of 128 bytes, and the three
             // values pushed have at most 4 bytes, so header and value lie within the buffer.
             unsafe {
                 (*next).cmsg_level = level;
@@ -83,6 +87,14 @@ pub(crate) fn send(
                 (libc::IPPROTO_IP, libc::IP_TOS)
             };
             push(level, kind, &c_int::from(class).to_ne_bytes());
+        }
+        if let Some(limit) = options.hop_limit {
+            let (level, kind) = if destination.is_ipv6() {
+                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
+            } else {
+                (libc::IPPROTO_IP, libc::IP_TTL)
+            };
+            push(level, kind, &c_int::from(limit).to_ne_bytes());
         }
         if let Some(size) = options.segment_size {
             push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
@@ -137,6 +149,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<R
         length,
         segment_size: None,
         traffic_class: 0,
+        hop_limit: None,
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
     };
     // SAFETY: the kernel has filled `control` and set `msg_controllen`; the macros stay within that.
@@ -151,6 +164,9 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<R
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     received.traffic_class = control_value(message) as u8;
+                }
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    received.hop_limit = u8::try_from(control_value(message)).ok();
                 }
                 _ => {}
             }
@@ -236,68 +252,216 @@ pub(crate) struct Interface {
     pub(crate) index: u32,
     /// The largest IP packet in bytes.
     pub(crate) mtu: usize,
+    /// Megabits a second, where it says.
+    pub(crate) speed: Option<u32>,
 }
 
 /// The interface that holds `address`; for an IPv4 loopback address that no interface lists (127.0.0.2), the
 /// loopback interface. `None` when there is none.
 pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
+    let held = held_addresses()?;
+    let exact = held.iter().find(|held| held.address == Some(address));
+    let loopback = || held.iter().find(|held| held.is_loopback && address.is_loopback());
+    exact.or_else(loopback).map(|held| describe(&held.interface)).transpose()
+}
+
+/// The address that an interface of that name goes by: its first IPv4 address, else its first IPv6 address, one of
+/// more than the link if it has any.
+pub(crate) fn address_of(name: &str) -> io::Result<Option<IpAddr>> {
+    interface_named(name)?;
+    let mut addresses: Vec<_> = held_addresses()?
+        .into_iter()
+        .filter(|held| held.interface.to_bytes() == name.as_bytes())
+        .filter_map(|held| held.address)
+        .collect();
+    addresses.sort_by_key(|address| match address {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
+        IpAddr::V6(_) => 2,
+    });
+    Ok(addresses.first().copied())
+}
+
+/// An entry of the kernel's list of interfaces and their addresses.
+struct Held {
+    interface: CString,
+    is_loopback: bool,
+    /// `None` for an address that is not IP's.
+    address: Option<IpAddr>,
+}
+
+fn held_addresses() -> io::Result<Vec<Held>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: getifaddrs stores a list that it allocates, which is freed below and not used after.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut exact = None;
-    let mut loopback = None;
+    let mut held = Vec::new();
     let mut entry = list;
     while !entry.is_null() {
         // SAFETY: `entry` is a node of the list, which lives until freeifaddrs; its name is a C string, and its
         // address, where not null, is a socket address as long as its family says. It may be shorter than a
         // `sockaddr_storage`, so it is read as that family only.
         unsafe {
-            let name = CStr::from_ptr((*entry).ifa_name);
-            if (*entry).ifa_flags & libc::IFF_LOOPBACK as u32 != 0 {
-                loopback.get_or_insert_with(|| name.to_owned());
-            }
-            let held = (*entry).ifa_addr;
-            let held = match (!held.is_null()).then(|| c_int::from((*held).sa_family)) {
+            let address = (*entry).ifa_addr;
+            let address = match (!address.is_null()).then(|| c_int::from((*address).sa_family)) {
                 Some(libc::AF_INET) => {
-                    Some(IpAddr::from(u32::from_be((*held.cast::<libc::sockaddr_in>()).sin_addr.s_addr).to_be_bytes()))
+                    let bits = u32::from_be((*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr);
+                    Some(IpAddr::from(bits.to_be_bytes()))
                 }
-                Some(libc::AF_INET6) => Some(IpAddr::from((*held.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr)),
+                Some(libc::AF_INET6) => Some(IpAddr::from((*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr)),
                 _ => None,
             };
-            if held == Some(address) {
-                exact.get_or_insert_with(|| name.to_owned());
-            }
+            held.push(Held {
+                interface: CStr::from_ptr((*entry).ifa_name).to_owned(),
+                is_loopback: (*entry).ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+                address,
+            });
             entry = (*entry).ifa_next;
         }
     }
     // SAFETY: `list` came from getifaddrs and is freed once.
     unsafe { libc::freeifaddrs(list) };
-
-    let Some(name) = exact.or(loopback.filter(|_| address.is_loopback())) else {
-        return Ok(None);
-    };
-    // SAFETY: `name` is a C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    Ok(Some(Interface { mtu: interface_mtu(&name)?, index, name: name.to_string_lossy().into_owned() }))
+    Ok(held)
 }
 
-fn interface_mtu(name: &CStr) -> io::Result<usize> {
+/// The interface of that name.
+pub(crate) fn interface_named(name: &str) -> io::Result<Interface> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no network interface {name}"));
+    let c_name = CString::new(name).map_err(|_| missing())?;
+    match describe(&c_name) {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(missing()),
+        result => result,
+    }
+}
+
+fn describe(name: &CStr) -> io::Result<Interface> {
+    let request = interface_request(name, libc::SIOCGIFMTU as _)?;
+    // SAFETY: the request was for the MTU, which the kernel has written.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    let mtu = usize::try_from(mtu).map_err(|_| io::Error::other("the interface reports a negative MTU"))?;
+    // SAFETY: `name` is a C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let name = name.to_string_lossy().into_owned();
+    Ok(Interface { index, mtu, speed: interface_speed(&name), name })
+}
+
+/// What a driver says of its link. Those of virtual interfaces say nothing, or -1.
+fn interface_speed(name: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    text.trim().parse().ok().filter(|&speed| speed > 0)
+}
+
+/// The Ethernet address of an interface, `None` if it has another kind of address.
+pub(crate) fn ethernet_address(interface: &Interface) -> io::Result<Option<[u8; 6]>> {
+    let name = CString::new(interface.name.as_str())?;
+    let request = interface_request(&name, libc::SIOCGIFHWADDR as _)?;
+    // SAFETY: the request was for the hardware address, which the kernel has written.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut bytes = [0; 6];
+    for (byte, &found) in bytes.iter_mut().zip(&address.sa_data) {
+        *byte = found as u8;
+    }
+    Ok((address.sa_family == libc::ARPHRD_ETHER).then_some(bytes))
+}
+
+/// Asks the kernel something about an interface.
+fn interface_request(name: &CStr, what: libc::Ioctl) -> io::Result<libc::ifreq> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     // SAFETY: `ifreq` is a plain C structure for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, &from) in request.ifr_name.iter_mut().zip(name.to_bytes().iter().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
     }
-    // SAFETY: SIOCGIFMTU reads the name from and writes the MTU to a live `ifreq`.
-    let mtu = unsafe {
-        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        request.ifr_ifru.ifru_mtu
+    // SAFETY: the requests that are made read the name from and write their answer to a live `ifreq`.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(request)
+}
+
+/// Binds a packet socket to an interface, for frames of every protocol.
+pub(crate) fn bind_packets(socket: &socket2::Socket, interface: &Interface) -> io::Result<()> {
+    let mut storage = socket2::SockAddrStorage::zeroed();
+    // SAFETY: `sockaddr_ll` is a socket address, for which the storage has room and alignment, and all zeroes of
+    // which is a valid value.
+    let name = unsafe { storage.view_as::<libc::sockaddr_ll>() };
+    name.sll_family = libc::AF_PACKET as _;
+    name.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    name.sll_ifindex = interface.index as c_int;
+    // SAFETY: the storage holds a `sockaddr_ll`.
+    let name = unsafe { socket2::SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as _) };
+    socket.bind(&name)
+}
+
+/// Has an interface take in frames for another Ethernet address, of a station (`PACKET_MR_UNICAST`) or a group
+/// (`PACKET_MR_MULTICAST`), as long as the packet socket is open, or not any more.
+pub(crate) fn set_packet_membership(
+    socket: BorrowedFd<'_>,
+    interface: u32,
+    kind: c_int,
+    address: [u8; 6],
+    wanted: bool,
+) -> io::Result<()> {
+    let mut request =
+        libc::packet_mreq { mr_ifindex: interface as c_int, mr_type: kind as _, mr_alen: 6, mr_address: [0; 8] };
+    request.mr_address[..6].copy_from_slice(&address);
+    // SAFETY: the option's value is a live `packet_mreq` of the length stated; setsockopt only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            if wanted { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP },
+            (&raw const request).cast(),
+            size_of::<libc::packet_mreq>() as libc::socklen_t,
+        )
     };
-    usize::try_from(mtu).map_err(|_| io::Error::other("the interface reports a negative MTU"))
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets go of what a descriptor stands for, without letting go of the descriptor: it reads as empty from now on.
+/// May be called in a forked child.
+pub(crate) fn replace_by_null(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the path is a C string.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if null < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both descriptors are open; whoever owns `fd` goes on owning it.
+    let result = unsafe { libc::dup3(null, fd.as_raw_fd(), libc::O_CLOEXEC) };
+    let error = io::Error::last_os_error();
+    // SAFETY: this function has opened it, and nobody else knows it.
+    unsafe { libc::close(null) };
+    if result < 0 { Err(error) } else { Ok(()) }
+}
+
+/// Has `handler` called when the process exits (`atexit`), or when the library that it is in is unloaded. `handler`
+/// may not panic.
+pub(crate) fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: `atexit` only keeps the pointer, which is that of a function and so valid for as long as its code is
+    // loaded; it runs before that goes. Where it fails, nothing is called.
+    unsafe { libc::atexit(handler) };
+}
+
+/// Runs `start` with all signals blocked that are sent to a process, so that a thread which it starts takes none of
+/// them: they are for the program's own threads, whose waits they may be meant to end. Signals that a thread
+/// makes itself (a bad access) stay as they are.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let mut old = mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are live and large enough; `sigfillset` makes one valid, and pthread_sigmask writes the other
+    // before it is read. None of these calls fails with these arguments.
+    unsafe {
+        let mut blocked = mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(blocked.as_mut_ptr());
+        for own in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(blocked.as_mut_ptr(), own);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), old.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: the first call has written `old`.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut()) };
+    started
 }
 
 #[cfg(test)]

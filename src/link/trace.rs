@@ -76,6 +76,14 @@ impl<L: Link> Link for Trace<L> {
         self.inner.readiness()
     }
 
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.inner.poll_timeout()
     }

@@ -12,8 +12,11 @@
 //! Segmentation offload is worth a factor of ten. Where the kernel has none (before Linux 4.18, or a device without
 //! checksum offload), every packet is sent by itself and [`LinkLimits::train_segments`] is 1.
 
+mod groups;
+
 use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, sys};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use groups::Groups;
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::{
     io::{self, IoSlice},
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
@@ -32,7 +35,7 @@ use uroce_protocol::{
 pub const SOURCE_PORTS: usize = 64;
 
 /// What Linux takes in one segmentation-offload send since 6.9; before, 64.
-const MAX_SEGMENTS: usize = 128;
+pub(super) const MAX_SEGMENTS: usize = 128;
 
 /// How a [`UdpLink`] is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +57,27 @@ impl Default for UdpConfig {
 /// RoCE v2 over UDP sockets.
 #[derive(Debug)]
 pub struct UdpLink {
-    address: IpAddr,
-    /// The interface of an IPv6 link-local address, else 0.
-    scope: u32,
+    local: Local,
     socket: Socket,
     /// Slot n holds the first port that was asked for among those equal to n modulo the number of slots; later
     /// ones share it. `None`: no port could be had.
     ports: [OnceLock<Option<PortSocket>>; SOURCE_PORTS],
     network_mtu: usize,
+    interface: Option<u32>,
+    speed: Option<u32>,
     receive_capacity: usize,
+    config: UdpConfig,
+    groups: Groups,
     /// Segments that one send may hold. Falls to 1 when a device turns out to have no checksum offload.
     train_segments: AtomicUsize,
+}
+
+/// Where sockets are bound.
+#[derive(Clone, Copy, Debug)]
+struct Local {
+    address: IpAddr,
+    /// The interface that has the address, 0 for none.
+    interface: u32,
 }
 
 /// A socket that sends from another port than 4791.
@@ -89,19 +102,20 @@ impl UdpLink {
             ));
         }
         let interface = sys::interface_of(address)?;
-        let scope = match (address, &interface) {
-            (IpAddr::V6(v6), Some(interface)) if v6.is_unicast_link_local() => interface.index,
-            _ => 0,
-        };
-        let socket = bind(address, scope, ROCE_PORT).map_err(|error| explain(error, address))?;
+        let local = Local { address, interface: interface.as_ref().map_or(0, |interface| interface.index) };
+        let socket = local.bind(ROCE_PORT).map_err(|error| explain(error, address))?;
         let receive_buffer = prepare_receiving(&socket, address, config)?;
-        let train_segments = if config.segmentation_offload { probe_segmentation(address, scope)? } else { 1 };
+        let train_segments = if config.segmentation_offload { probe_segmentation(local)? } else { 1 };
         tracing::debug!(%address, ?interface, receive_buffer, train_segments, "UDP link open");
         Ok(Self {
-            address,
-            scope,
+            local,
             socket,
+            config: *config,
+            groups: Groups::default(),
             ports: [const { OnceLock::new() }; SOURCE_PORTS],
+            interface: interface.as_ref().map(|interface| interface.index),
+            // Loopback is about as fast as this with UDP, packet by packet of 4 KiB.
+            speed: interface.as_ref().and_then(|it| it.speed).or(address.is_loopback().then_some(25_000)),
             // An address of no interface is a local route (`ip route add local …`): assume Ethernet.
             network_mtu: interface.map_or(1500, |interface| interface.mtu),
             receive_capacity: receive_capacity(receive_buffer),
@@ -131,6 +145,18 @@ impl UdpLink {
         ))
     }
 
+    /// A link at `address`, or at the first free loopback address, in the default configuration.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::open_loopback`].
+    pub fn open_here(address: Option<IpAddr>) -> io::Result<Self> {
+        let config = UdpConfig::default();
+        match address {
+            Some(address) => Self::open(address, &config),
+            None => Self::open_loopback(&config),
+        }
+    }
+
     /// The socket that sends from `port`; the second value says that it is not 4791's.
     fn transmit_socket(&self, port: u16) -> &Socket {
         match self.ports[slot(port)].get() {
@@ -140,15 +166,13 @@ impl UdpLink {
     }
 
     fn socket_address(&self, destination: IpAddr) -> io::Result<SockAddr> {
-        match (self.address, destination) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => Ok(SocketAddr::new(destination, ROCE_PORT).into()),
-            (IpAddr::V6(_), IpAddr::V6(v6)) => {
-                let scope = if v6.is_unicast_link_local() { self.scope } else { 0 };
-                Ok(SocketAddrV6::new(v6, ROCE_PORT, 0, scope).into())
+        match (self.local.address, destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
+                Ok(self.local.name(destination, ROCE_PORT).into())
             }
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{destination} cannot be reached from {}: they differ in IP version", self.address),
+                format!("{destination} cannot be reached from {}: they differ in IP version", self.local.address),
             )),
         }
     }
@@ -160,7 +184,7 @@ impl UdpLink {
         let mut restamped = Vec::new();
         for (index, piece) in train.bytes.chunks(train.segment_size * segments).enumerate() {
             let mut bytes = piece;
-            if self.address.is_ipv4() && index > 0 {
+            if self.local.address.is_ipv4() && index > 0 {
                 restamped.clear();
                 restamped.extend_from_slice(piece);
                 for (at, packet) in restamped.chunks_mut(train.segment_size).enumerate() {
@@ -179,12 +203,14 @@ impl UdpLink {
 
 impl Link for UdpLink {
     fn address(&self) -> IpAddr {
-        self.address
+        self.local.address
     }
 
     fn limits(&self) -> LinkLimits {
         LinkLimits {
             network_mtu: self.network_mtu,
+            interface: self.interface,
+            speed: self.speed,
             train_segments: self.train_segments.load(Ordering::Relaxed),
             receive_capacity: self.receive_capacity,
         }
@@ -195,7 +221,7 @@ impl Link for UdpLink {
             return ROCE_PORT;
         }
         self.ports[slot(wanted)]
-            .get_or_init(|| PortSocket::open(self.address, self.scope, wanted))
+            .get_or_init(|| PortSocket::open(self.local, wanted))
             .as_ref()
             .map_or(ROCE_PORT, |found| found.port)
     }
@@ -212,7 +238,7 @@ impl Link for UdpLink {
         match send_one(socket, &to, train) {
             // The device that leads there cannot compute UDP checksums, without which Linux does not segment.
             Err(error) if error.raw_os_error() == Some(libc::EIO) && train.segments().len() > 1 => {
-                tracing::warn!(address = %self.address, "no segmentation offload on this path: sending packets singly");
+                tracing::warn!(address = %self.local.address, "no segmentation offload on this path: sending packets singly");
                 self.train_segments.store(1, Ordering::Relaxed);
                 self.send_in_pieces(socket, &to, train, 1)
             }
@@ -221,30 +247,19 @@ impl Link for UdpLink {
     }
 
     fn receive(&self, _now: Instant, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>> {
-        loop {
-            let received = match sys::receive(self.socket.as_fd(), buffer.as_mut_bytes()) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            // An empty datagram has no segments, and a truncated one no ICRC: no peer of ours sends either.
-            if received.length == 0 || received.truncated {
-                continue;
-            }
-            return Ok(Some(Arrival {
-                source: received.source.ip(),
-                source_port: received.source.port(),
-                destination: self.address,
-                traffic_class: received.traffic_class,
-                ip_id: None,
-                segment_size: received.segment_size.unwrap_or(received.length),
-                length: received.length,
-            }));
-        }
+        self.groups.receive(&self.socket, self.local.address, buffer)
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(self.groups.readiness().unwrap_or(self.socket.as_fd()))
+    }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.groups.join(self.local, &self.socket, group, &self.config)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        self.groups.leave(group)
     }
 }
 
@@ -257,17 +272,17 @@ impl AsFd for UdpLink {
 impl PortSocket {
     /// A socket for `wanted`, or for another port of the same slot in RoCE's range (0xc000 and above) when that is
     /// taken or reserved.
-    fn open(address: IpAddr, scope: u32, wanted: u16) -> Option<Self> {
+    fn open(local: Local, wanted: u16) -> Option<Self> {
         let others = (0xc000_u16..=0xffff).step_by(SOURCE_PORTS).take(16).map(|base| base | slot(wanted) as u16);
         for port in std::iter::once(wanted).chain(others).filter(|&port| port != 0) {
-            let Ok(socket) = bind(address, scope, port) else { continue };
+            let Ok(socket) = local.bind(port) else { continue };
             // Nobody reads this socket: what strangers send there may hold no memory.
             if let Err(error) = socket.set_recv_buffer_size(0) {
                 tracing::debug!(%error, port, "receive buffer of a transmit socket");
             }
             return Some(Self { port, socket });
         }
-        tracing::debug!(%address, wanted, "no source port to be had: sending from {ROCE_PORT}");
+        tracing::debug!(address = %local.address, wanted, "no source port to be had: sending from {ROCE_PORT}");
         None
     }
 }
@@ -278,7 +293,7 @@ impl PortSocket {
 /// # Errors
 /// As [`UdpLink::open_loopback`].
 pub fn free_loopback_address() -> io::Result<IpAddr> {
-    UdpLink::open_loopback(&UdpConfig::default()).map(|link| link.address)
+    UdpLink::open_loopback(&UdpConfig::default()).map(|link| link.local.address)
 }
 
 const fn slot(port: u16) -> usize {
@@ -289,42 +304,106 @@ fn send_one(socket: &Socket, to: &SockAddr, train: &Train<'_>) -> io::Result<()>
     let segmented = train.bytes.len() > train.segment_size;
     let options = sys::SendOptions {
         traffic_class: (train.traffic_class != 0).then_some(train.traffic_class),
+        hop_limit: train.hop_limit,
         // A train never exceeds 65,507 bytes, so a segment of it does not either.
         segment_size: segmented.then_some(train.segment_size as u16),
     };
     sys::send(socket.as_fd(), to, &[IoSlice::new(train.bytes)], options)
 }
 
-/// A non-blocking datagram socket whose packets carry Don't Fragment and Identification 0.
-fn bind(address: IpAddr, scope: u32, port: u16) -> io::Result<Socket> {
-    let name: SocketAddr = match address {
-        IpAddr::V4(v4) => (v4, port).into(),
-        IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
-    };
-    let socket = Socket::new(Domain::for_address(name), Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
-    // Clamped silently to net.core.wmem_max; on loopback a sent packet is charged to its receiver at once.
-    socket.set_send_buffer_size(4 << 20)?;
-    // PROBE sets Don't Fragment as DO does, but knows only the interface's MTU: a forged ICMP message cannot make the
-    // kernel refuse our packets.
-    match address {
-        IpAddr::V4(_) => {
-            sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+impl Local {
+    /// A non-blocking datagram socket whose packets carry Don't Fragment and Identification 0, and whose multicast
+    /// packets leave by the device's interface.
+    fn bind(self, port: u16) -> io::Result<Socket> {
+        let socket = self.socket()?;
+        // Clamped silently to net.core.wmem_max; on loopback a sent packet is charged to its receiver at once.
+        socket.set_send_buffer_size(4 << 20)?;
+        // PROBE sets Don't Fragment as DO does, but knows only the interface's MTU: a forged ICMP message cannot make
+        // the kernel refuse our packets.
+        match self.address {
+            IpAddr::V4(_) => {
+                sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+            }
+            IpAddr::V6(_) => {
+                let discover = libc::IPV6_MTU_DISCOVER;
+                sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, discover, libc::IPV6_PMTUDISC_PROBE)?;
+                // IPv4 knows it by the source address.
+                socket.set_multicast_if_v6(self.interface)?;
+            }
         }
-        IpAddr::V6(_) => {
+        socket.bind(&self.name(self.address, port).into())?;
+        Ok(socket)
+    }
+
+    fn socket(self) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address((self.address, 0).into()), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        if self.address.is_ipv6() {
             socket.set_only_v6(true)?;
-            sys::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+        }
+        Ok(socket)
+    }
+
+    /// An address as sockets name it: where it is only valid on a link, with the device's interface.
+    fn name(self, address: IpAddr, port: u16) -> SocketAddr {
+        match address {
+            IpAddr::V4(v4) => (v4, port).into(),
+            IpAddr::V6(v6) => {
+                let scope = if v6.is_unicast_link_local() || v6.is_multicast() { self.interface } else { 0 };
+                SocketAddrV6::new(v6, port, 0, scope).into()
+            }
         }
     }
-    socket.bind(&name.into())?;
+}
+
+/// Takes what has arrived at one socket, which was sent to `destination`.
+fn receive_one(socket: &Socket, destination: IpAddr, buffer: &mut ReceiveBuffer) -> io::Result<Option<Arrival>> {
+    loop {
+        let received = match sys::receive(socket.as_fd(), buffer.as_mut_bytes()) {
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // An empty datagram has no segments, and a truncated one no ICRC: no peer of ours sends either.
+        if received.length == 0 || received.truncated {
+            continue;
+        }
+        return Ok(Some(Arrival {
+            source: received.source.ip(),
+            source_port: received.source.port(),
+            destination,
+            traffic_class: received.traffic_class,
+            hop_limit: received.hop_limit,
+            ip_id: None,
+            segment_size: received.segment_size.unwrap_or(received.length),
+            length: received.length,
+        }));
+    }
+}
+
+/// Takes port 4791 of an address, so that nobody else does and the kernel does not call it unreachable, and throws
+/// away what arrives there.
+pub(super) fn hold(address: IpAddr, interface: &sys::Interface) -> io::Result<Socket> {
+    let local = Local { address, interface: interface.index };
+    let socket = local.bind(ROCE_PORT).map_err(|error| explain(error, address))?;
+    // BPF_RET | BPF_K, 0: nothing of any packet.
+    socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)])?;
     Ok(socket)
 }
 
-/// Sets up what the receiving socket needs beyond [`bind`]; returns the size of its buffer.
+/// Sets up what the receiving socket needs beyond [`Local::bind`]; returns the size of its buffer.
 fn prepare_receiving(socket: &Socket, address: IpAddr, config: &UdpConfig) -> io::Result<usize> {
     match address {
-        IpAddr::V4(_) => socket.set_recv_tos_v4(true)?,
-        IpAddr::V6(_) => socket.set_recv_tclass_v6(true)?,
+        IpAddr::V4(_) => {
+            socket.set_recv_tos_v4(true)?;
+            sys::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+        }
+        IpAddr::V6(_) => {
+            socket.set_recv_tclass_v6(true)?;
+            socket.set_recv_hoplimit_v6(true)?;
+            // Linux rxe and hardware send no checksum over IPv6 either; the ICRC covers all that one would.
+            sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        }
     }
     if config.receive_offload
         && let Err(error) = sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)
@@ -341,16 +420,16 @@ fn prepare_receiving(socket: &Socket, address: IpAddr, config: &UdpConfig) -> io
 /// packet at any path MTU, about 1 within a merged train, but 832 to 1280 for the smallest. And it gives memory
 /// back in steps of a quarter of the buffer. Two fifths leave room for all of that (measured on Linux 6.18), as
 /// long as a packet of less than 512 bytes is counted as 512.
-const fn receive_capacity(granted: usize) -> usize {
+pub(super) const fn receive_capacity(granted: usize) -> usize {
     granted / 5 * 2
 }
 
 /// How many segments the kernel takes in one `UDP_SEGMENT` send: 128, 64 before Linux 6.9, 1 before 4.18. Found by
 /// trying, over loopback.
-fn probe_segmentation(address: IpAddr, scope: u32) -> io::Result<usize> {
-    let socket = bind(address, scope, 0)?;
+fn probe_segmentation(local: Local) -> io::Result<usize> {
+    let socket = local.bind(0)?;
     let to = socket.local_addr()?;
-    let options = sys::SendOptions { traffic_class: None, segment_size: Some(1) };
+    let options = sys::SendOptions { traffic_class: None, hop_limit: None, segment_size: Some(1) };
     for segments in [MAX_SEGMENTS, 64] {
         if sys::send(socket.as_fd(), &to, &[IoSlice::new(&[0; MAX_SEGMENTS][..segments])], options).is_ok() {
             return Ok(segments);

@@ -1,6 +1,7 @@
 //! Work completions as a program sees them.
 
 use uroce_protocol::{
+    Instant,
     rc::{Completion, WcOpcode, WcStatus},
     wire::{Qpn, RKey},
 };
@@ -22,10 +23,16 @@ pub struct WorkCompletion {
     pub invalidated_rkey: Option<RKey>,
     /// The local queue pair.
     pub qp_num: Qpn,
+    /// When the device came to it, on the device's clock. What it came to in one go has one time.
+    pub timestamp: Instant,
+    /// The queue pair that a datagram came from.
+    pub src_qp: Option<Qpn>,
+    /// Whether the first 40 bytes of a datagram's buffers hold its network header (`IBV_WC_GRH`).
+    pub has_grh: bool,
 }
 
 impl WorkCompletion {
-    pub(crate) const fn new(qp_num: Qpn, completion: &Completion) -> Self {
+    pub(crate) const fn new(qp_num: Qpn, completion: &Completion, timestamp: Instant) -> Self {
         Self {
             wr_id: completion.wr_id,
             status: completion.status,
@@ -34,6 +41,9 @@ impl WorkCompletion {
             imm_data: completion.immediate,
             invalidated_rkey: completion.invalidated,
             qp_num,
+            timestamp,
+            src_qp: completion.source,
+            has_grh: completion.has_grh,
         }
     }
 
@@ -54,6 +64,9 @@ impl Default for WorkCompletion {
             imm_data: None,
             invalidated_rkey: None,
             qp_num: Qpn::default(),
+            timestamp: Instant::ZERO,
+            src_qp: None,
+            has_grh: false,
         }
     }
 }

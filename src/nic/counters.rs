@@ -1,7 +1,14 @@
 //! What a device has counted, under the names that rxe and mlx5 give in `hw_counters`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use uroce_protocol::rc::{Completion, RequesterCounters, ResponderCounters, WcOpcode, WcStatus};
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use uroce_protocol::{
+    rc::{RequesterCounters, ResponderCounters},
+    uc,
+    work::{Completion, WcOpcode, WcStatus},
+};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
@@ -27,6 +34,18 @@ macro_rules! counters {
     };
 }
 
+/// Those that are not 0: `sent_pkts=17 rcvd_pkts=4`.
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, count) in self.iter().filter(|&(_, count)| count > 0) {
+            write!(f, "{separator}{name}={count}")?;
+            separator = " ";
+        }
+        Ok(())
+    }
+}
+
 counters! {
     /// rxe: packets sent.
     sent_pkts,
@@ -50,7 +69,7 @@ counters! {
     rnr_nak_retry_err,
     /// rxe: RNR NAKs sent.
     send_rnr_err,
-    /// mlx5: the same.
+    /// mlx5: the same, and what was dropped for want of a receive.
     out_of_buffer,
     /// rxe: sequence NAKs received.
     rcvd_seq_err,
@@ -114,6 +133,11 @@ counters! {
     drop_wrong_service,
     /// Dropped: another partition (port counter `bad_pkey_cntr`).
     drop_pkey,
+    /// Dropped: another Q_Key than the datagram queue pair's (port counter `qkey_viol_cntr`).
+    drop_qkey,
+    /// Dropped: datagrams, and messages over unreliable connections, that lost a packet, found no receive or too
+    /// short a one, asked for access that they do not have, or brought a wrong Q_Key.
+    drop_message,
     /// Dropped: the sender's address is not the connected peer's.
     drop_wrong_source,
     /// Dropped: the queue pair's state does not take it.
@@ -234,6 +258,24 @@ impl Counters {
         self.local_ack_timeout_err += requester.timeouts;
         self.completer_retry_err += requester.sequence_naks + requester.implied_naks + requester.timeouts;
         self.rdma_sends += requester.messages;
+    }
+
+    /// Adds what the requester of an unreliable service has counted.
+    pub(crate) const fn add_unreliable_requester(&mut self, requester: &uc::RequesterCounters) {
+        self.rdma_sends += requester.messages;
+    }
+
+    /// Adds what the responder of an unreliable service has counted.
+    pub(crate) const fn add_unreliable_responder(&mut self, responder: &uc::ResponderCounters) {
+        self.duplicate_request += responder.duplicates;
+        self.out_of_seq_request += responder.out_of_sequence;
+        self.out_of_sequence += responder.out_of_sequence;
+        self.out_of_buffer += responder.no_receive;
+        self.rdma_recvs += responder.sends;
+        self.rx_write_requests += responder.writes;
+        self.resp_remote_access_errors += responder.access_errors;
+        self.drop_qkey += responder.qkey_violations;
+        self.drop_message += responder.dropped;
     }
 
     /// Adds what one queue pair's responder has counted.

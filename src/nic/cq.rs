@@ -12,6 +12,7 @@ use std::{
     },
 };
 use uroce_protocol::{
+    Instant,
     rc::{Completion, WcStatus},
     wire::Qpn,
 };
@@ -88,24 +89,23 @@ impl Cq {
         self.has_overrun.load(Ordering::Acquire)
     }
 
-    /// Moves completions to `completions`, oldest first, and says how many.
-    pub(crate) fn take(&self, completions: &mut [WorkCompletion]) -> usize {
+    /// Hands at most `max` completions to `take`, oldest first, and says how many.
+    pub(crate) fn take(&self, max: usize, take: impl FnMut(WorkCompletion)) -> usize {
         let mut ring = self.ring.lock();
-        let amount = completions.len().min(ring.completions.len());
-        for (slot, completion) in completions.iter_mut().zip(ring.completions.drain(..amount)) {
-            *slot = completion;
-        }
+        let amount = max.min(ring.completions.len());
+        ring.completions.drain(..amount).for_each(take);
         self.length.store(ring.completions.len(), Ordering::Release);
         amount
     }
 
     /// Puts every completion that `next` yields into the ring, and an event into the channel if it is armed for
-    /// one of them. Returns whether this was the first time that a completion did not fit: the device must then
+    /// one of them; `now` is when they came about. Returns whether this was the first time that a completion did not fit: the device must then
     /// fail every queue pair of this queue.
     #[must_use]
     pub(crate) fn deliver(
         &self,
         qp: Qpn,
+        now: Instant,
         counters: &DeviceCounters,
         mut next: impl FnMut() -> Option<Completion>,
     ) -> bool {
@@ -117,7 +117,7 @@ impl Cq {
             loop {
                 counters.count_completion(&completion);
                 if ring.completions.len() < ring.capacity && !self.has_overrun() {
-                    ring.completions.push_back(WorkCompletion::new(qp, &completion));
+                    ring.completions.push_back(WorkCompletion::new(qp, &completion, now));
                     wakes |= match ring.armed {
                         Some(Notify::Next) => true,
                         Some(Notify::Solicited) => completion.solicited || completion.status != WcStatus::Success,
@@ -148,6 +148,14 @@ impl Cq {
         }
         counters.count_overrun(lost);
         !self.has_overrun.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes a queue pair's completions out, because it is reset or goes away: what their work requests were, the
+    /// program may not know any more. (Drivers of hardware do so; the IBTA leaves it open.)
+    pub(crate) fn purge(&self, qp: Qpn) {
+        let mut ring = self.ring.lock();
+        ring.completions.retain(|completion| completion.qp_num != qp);
+        self.length.store(ring.completions.len(), Ordering::Release);
     }
 
     /// Arms it. A queue that is armed already for everything stays so.

@@ -25,6 +25,11 @@ pub enum AsyncEventType {
     PortActive = 9,
     /// The port went down.
     PortErr = 10,
+    /// Fewer receives are left in a shared receive queue than its limit.
+    SrqLimitReached = 15,
+    /// A queue pair that uses a shared receive queue is in error and will take no more receives from it; all that it
+    /// had taken have completed.
+    QpLastWqeReached = 16,
 }
 
 /// To what it happened (`ibv_async_event.element`).
@@ -35,6 +40,8 @@ pub enum AsyncElement {
     QueuePair(Qpn),
     /// The completion queue of this [`crate::verbs::CompletionQueue::number`].
     CompletionQueue(u32),
+    /// The shared receive queue of this [`crate::verbs::SharedReceiveQueue::number`].
+    SharedReceiveQueue(u32),
     /// The port.
     Port(u8),
     /// The device itself.

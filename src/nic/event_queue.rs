@@ -5,7 +5,7 @@ use super::{Error, Result};
 use parking_lot::Mutex;
 use rustix::{
     event::{EventfdFlags, eventfd},
-    io::Errno,
+    io::{Errno, IoSliceMut, ReadWriteFlags, preadv2},
 };
 use std::{
     collections::VecDeque,
@@ -35,12 +35,11 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the oldest event. Waits for one unless the descriptor is non-blocking, for which the error is
-    /// [`Error::WouldBlock`].
+    /// [`Error::WouldBlock`]. A signal ends the wait (`EINTR`) if its handler was installed so.
     pub(crate) fn pop(&self) -> Result<T> {
         loop {
             match rustix::io::read(&self.fd, &mut [0; 8]) {
                 Ok(_) => {}
-                Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Err(Error::WouldBlock),
                 Err(errno) => return Err(Error::os("the event descriptor cannot be read", io::Error::from(errno))),
             }
@@ -53,7 +52,16 @@ impl<T> EventQueue<T> {
 
     /// Withdraws every event that `is_unwanted`, because what it is of goes away.
     pub(crate) fn withdraw(&self, is_unwanted: impl Fn(&T) -> bool) {
-        self.events.lock().retain(|event| !is_unwanted(event));
+        let mut events = self.events.lock();
+        let before = events.len();
+        events.retain(|event| !is_unwanted(event));
+        for _ in events.len()..before {
+            // The descriptor counts them no more. Somebody who is just popping may have counted for us: do not wait.
+            let mut count = [0; 8];
+            let (parts, no_offset) = (&mut [IoSliceMut::new(&mut count)], u64::MAX);
+            // Where the kernel (before 5.8) cannot read so, the descriptor is readable once too often.
+            let _ = preadv2(&self.fd, parts, no_offset, ReadWriteFlags::NOWAIT);
+        }
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
@@ -77,6 +85,7 @@ impl<T> fmt::Debug for EventQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     #[test]
     fn events_come_out_in_order_and_then_it_would_block() {
@@ -97,6 +106,8 @@ mod tests {
         queue.push(2);
         queue.withdraw(|&event| event == 1);
         assert_eq!(queue.pop().unwrap(), 2);
+        let mut fds = [PollFd::new(&queue, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 0, "readable");
         assert!(matches!(queue.pop(), Err(Error::WouldBlock)));
     }
 }

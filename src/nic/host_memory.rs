@@ -43,6 +43,13 @@ impl HostMemory {
         self.length
     }
 
+    /// The `length` bytes from `offset`; `None` when they are not all inside.
+    #[must_use]
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Option<Self> {
+        // What was promised of all the bytes holds of some of them.
+        self.at(offset, length).map(|start| Self { start, length })
+    }
+
     /// Where `length` bytes from `offset` begin, `None` when they are not all inside.
     fn at(&self, offset: usize, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;

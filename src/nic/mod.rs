@@ -10,15 +10,16 @@
 //! # Locks, in the order in which they may be taken
 //!
 //! 1. the receive side ([`receive::ReceiveSide`]): one thread takes in packets at a time; the others go on;
-//! 2. a queue pair ([`qp::Qp::lock`]), one at a time;
-//! 3. the region table, for reading: over the packets of one train that one queue pair takes or builds. Whoever
+//! 2. the parked trains, which wait for a full socket and are sent by whoever comes first;
+//! 3. a queue pair ([`qp::Qp::lock`]), one at a time;
+//! 4. the region table, for reading: over the packets of one train that one queue pair takes or builds. Whoever
 //!    writes to it (register, deregister) holds nothing else, so that deregistering waits for at most one train;
-//! 4. leaves, held for a few instructions: the table of queue pairs, a completion queue, an event queue, timers,
-//!    the ready queue, the pool of staging buffers, the parked trains.
+//! 5. a shared receive queue or a memory window, while one packet is placed;
+//! 6. leaves, held for a few instructions: the tables of queue pairs, of shared receive queues and of multicast groups,
+//!    a completion queue, an event queue, timers, the ready queue, the pool of staging buffers.
 //!
-//! No lock of the device is held while a train is sent. What keeps a queue pair's trains in order is its turn
-//! ([`turn::Turn`]), which is no lock: who does not get it leaves word and goes on. (Parked trains, which wait for
-//! a full socket, are sent under their own lock, by whoever comes first.)
+//! No lock of the device but that of the parked trains is held while a train is sent. What keeps a queue pair's trains
+//! in order is its turn ([`turn::Turn`]), which is no lock: who does not get it leaves word and goes on.
 
 mod attributes;
 mod completion;
@@ -30,18 +31,21 @@ mod event_queue;
 mod gid;
 mod host_memory;
 mod keys;
+mod multicast;
 mod progress;
 mod qp;
 mod qp_attributes;
 mod qp_table;
 mod receive;
 mod regions;
+mod srq;
 mod thread;
 mod timers;
 mod transmit;
 mod turn;
+mod windows;
 
-pub use attributes::{DeviceAttributes, GidEntry, PORT, PortAttributes, PortState};
+pub use attributes::{DeviceAttributes, DeviceCapabilities, GidEntry, PORT, PortAttributes, PortState, Rate};
 pub use completion::WorkCompletion;
 pub use counters::Counters;
 pub use cq::Notify;
@@ -51,25 +55,33 @@ pub use gid::Gid;
 pub use qp_attributes::{
     AddressHandleAttributes, Connection, GlobalRoute, QpAttributeMask, QpAttributes, QpCapabilities, QpState, QpType,
 };
+pub use srq::{SrqAttributeMask, SrqAttributes};
+pub use windows::MemoryWindowType;
 
 pub(crate) use attributes::PKEY_TABLE_LEN;
 pub(crate) use cq::Cq;
 pub(crate) use event_queue::EventQueue;
 pub(crate) use host_memory::{HostMemory, OwnedMemory};
+pub(crate) use keys::{have_same_index, with_next_tag};
 pub(crate) use qp::{NewQp, Qp};
+pub use qp::{ReceivePoster, SendPoster};
 pub(crate) use regions::Registration;
+pub(crate) use srq::{Srq, XrcQueue};
 pub(crate) use thread::ProgressThread;
 
 use crate::{clock::Clock, link::Link};
 use counters::DeviceCounters;
 use keys::Random;
+use multicast::MulticastTable;
 use parking_lot::{Mutex, RwLock};
 use qp_table::QpTable;
 use receive::ReceiveSide;
 use regions::RegionTable;
+use srq::SrqTable;
 use std::{
     collections::VecDeque,
     net::IpAddr,
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -79,8 +91,9 @@ use thread::Sleeper;
 use timers::Timers;
 use transmit::Transmitter;
 use uroce_protocol::{
+    Instant,
     rc::{Quirks, WindowConfig},
-    wire::{Mtu, Qpn, icrc::IpIdPolicy},
+    wire::{Mtu, Qpn, XrcSrqn, icrc::IpIdPolicy},
 };
 
 /// What a device is made of.
@@ -107,6 +120,8 @@ pub(crate) struct Nic {
 
     regions: RwLock<RegionTable>,
     qps: RwLock<QpTable>,
+    srqs: RwLock<SrqTable>,
+    multicast: MulticastTable,
     /// The last number given to a protection domain or completion queue.
     numbers: AtomicU32,
 
@@ -155,6 +170,8 @@ impl Nic {
             ip_id_policy: parts.ip_id_policy,
             regions: RwLock::new(RegionTable::new(&mut random)),
             qps: RwLock::new(QpTable::new(&mut random)),
+            srqs: RwLock::new(SrqTable::new(&mut random)),
+            multicast: MulticastTable::default(),
             numbers: AtomicU32::new(0),
             receive: Mutex::new(ReceiveSide::default()),
             deferred: AtomicUsize::new(0),
@@ -174,8 +191,24 @@ impl Nic {
         self.address
     }
 
-    pub(crate) const fn active_mtu(&self) -> Mtu {
-        self.active_mtu
+    /// What the port says of itself.
+    pub(crate) fn port_attributes(&self) -> PortAttributes {
+        PortAttributes::new(self.active_mtu, &self.link.limits(), &self.counters())
+    }
+
+    /// The only entry of the port's GID table.
+    pub(crate) fn gid_entry(&self) -> GidEntry {
+        GidEntry::new(Gid::from(self.address), self.link.limits().interface.unwrap_or(0))
+    }
+
+    /// The time on the device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// The descriptor by which the link receives.
+    pub(crate) fn wire(&self) -> Option<BorrowedFd<'_>> {
+        self.link.readiness()
     }
 
     /// A number for a protection domain or completion queue.
@@ -188,17 +221,31 @@ impl Nic {
         self.regions.write().insert(registration)
     }
 
-    /// Replaces a registration by another, under another key.
-    pub(crate) fn reregister(&self, key: u32, registration: Registration) -> Result<u32> {
-        let mut regions = self.regions.write();
-        let new = regions.insert(registration)?;
-        regions.remove(key);
-        Ok(new)
+    /// Replaces a registration by another, under the same key. On an error, nothing has changed. When this
+    /// returns, the device does not touch the memory of the old one any more.
+    pub(crate) fn reregister(&self, key: u32, registration: Registration) -> Result<()> {
+        self.regions.write().replace(key, registration)
     }
 
-    /// Forgets a registration. When this returns, the device does not touch its memory any more.
-    pub(crate) fn deregister(&self, key: u32) {
-        self.regions.write().remove(key);
+    /// Forgets a registration: `EBUSY` while memory windows are bound to it. When this returns, the device does not
+    /// touch its memory any more.
+    pub(crate) fn deregister(&self, key: u32) -> Result<()> {
+        self.regions.write().remove(key)
+    }
+
+    /// As [`Self::deregister`], but closes memory windows that are bound to it.
+    pub(crate) fn purge_registration(&self, key: u32) {
+        self.regions.write().purge(key);
+    }
+
+    /// Makes a memory window and returns its key.
+    pub(crate) fn create_window(&self, window_type: MemoryWindowType, pd: u32) -> Result<u32> {
+        self.regions.write().insert_window(window_type, pd)
+    }
+
+    /// Ends a memory window, bound or not; any of its keys will do.
+    pub(crate) fn destroy_window(&self, key: u32) {
+        self.regions.write().remove_window(key);
     }
 
     /// Makes a completion queue.
@@ -211,8 +258,8 @@ impl Nic {
         Cq::new(self.next_number(), cqe, channel, events, self.armed.clone())
     }
 
-    /// Takes completions, and makes progress when there are none.
-    pub(crate) fn poll_cq(&self, cq: &Cq, completions: &mut [WorkCompletion]) -> Result<usize> {
+    /// Hands at most `max` completions to `take`, and makes progress when there are none.
+    pub(crate) fn poll_cq(&self, cq: &Cq, max: usize, take: impl FnMut(WorkCompletion)) -> Result<usize> {
         if cq.is_empty() {
             if cq.has_overrun() {
                 return Err(Error::Overrun);
@@ -222,7 +269,29 @@ impl Nic {
                 return Ok(0);
             }
         }
-        Ok(cq.take(completions))
+        Ok(cq.take(max, take))
+    }
+
+    /// Makes a shared receive queue.
+    pub(crate) fn create_srq(
+        &self,
+        pd: u32,
+        attributes: &SrqAttributes,
+        xrc: Option<XrcQueue>,
+        events: Arc<EventQueue<AsyncEvent>>,
+    ) -> Result<Arc<Srq>> {
+        self.srqs.write().insert(pd, attributes, xrc, events)
+    }
+
+    /// Ends a shared receive queue. Receives that are left end without a completion.
+    pub(crate) fn destroy_srq(&self, srq: &Srq) {
+        self.srqs.write().remove(srq);
+    }
+
+    /// The shared receive queue that a request to a target of XRC domain `domain` names.
+    fn xrc_srq(&self, domain: u32, number: XrcSrqn) -> Option<Arc<Srq>> {
+        let srq = self.srqs.read().get(number)?;
+        srq.xrc().is_some_and(|xrc| xrc.domain == domain).then_some(srq)
     }
 
     /// Arms a completion queue, and has the background thread watch the link from now on.

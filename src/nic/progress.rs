@@ -58,12 +58,11 @@ impl Nic {
 
     /// Looks after everything once, and takes in `trains` trains at most. Returns whether there was anything to do.
     fn pass(&self, trains: usize) -> bool {
-        let now = self.clock.now();
-        let unblocked = self.unblock(now);
-        let received = self.receive(now, trains);
+        let unblocked = self.unblock();
+        let received = self.receive(trains);
         let expired = match received {
-            Received::Nothing => self.expire(now, Duration::ZERO),
-            Received::Trains => self.expire(now, GRACE),
+            Received::Nothing(now) => self.expire(now, Duration::ZERO),
+            Received::Trains(now) => self.expire(now, GRACE),
             // Whoever is at it will see to the deadlines too, knowing more. It may have lost its processor to this
             // thread.
             Received::Busy => {
@@ -72,7 +71,7 @@ impl Nic {
             }
         };
         let served = self.serve_ready();
-        unblocked || expired || received == Received::Trains || served
+        unblocked || expired || matches!(received, Received::Trains(_)) || served
     }
 
     /// Something was posted: transmits for the queue pair on this thread, unless another is at it.
@@ -155,11 +154,11 @@ impl Nic {
                 }
                 connection.armed = None;
                 // The entry may be older than the deadline, which has moved on since.
-                let is_due = connection.requester.poll_timeout().is_some_and(|deadline| deadline <= latest);
+                let is_due = connection.sender.poll_timeout().is_some_and(|deadline| deadline <= latest);
                 if is_due {
-                    connection.requester.handle_timeout(now);
+                    connection.sender.handle_timeout(now);
                 }
-                self.settle(&qp, &mut connection);
+                self.settle(&qp, &mut connection, now);
                 is_due
             };
             if is_due {

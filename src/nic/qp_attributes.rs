@@ -3,7 +3,7 @@
 use super::Gid;
 use uroce_protocol::{
     AccessFlags, Psn,
-    wire::{Mtu, Qpn},
+    wire::{Mtu, Qpn, Service},
 };
 
 /// A queue pair's state (`enum ibv_qp_state`).
@@ -121,6 +121,12 @@ pub struct QpCapabilities {
     pub max_inline_data: u32,
 }
 
+impl QpCapabilities {
+    /// Of a queue pair that holds nothing itself.
+    pub(crate) const NONE: Self =
+        Self { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+}
+
 impl Default for QpCapabilities {
     /// Room for 128 work requests each way, one element each, 64 bytes inline.
     fn default() -> Self {
@@ -136,6 +142,26 @@ pub enum QpType {
     /// Reliable connection.
     #[default]
     Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+    /// The sending half of an extended reliable connection (its initiator).
+    XrcSend = 9,
+    /// The receiving half of an extended reliable connection (its target).
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// The service that its packets are of.
+    pub(crate) const fn service(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+            Self::Ud => Service::Ud,
+            Self::XrcSend | Self::XrcRecv => Service::Xrc,
+        }
+    }
 }
 
 /// Everything that modify sets and query returns (`struct ibv_qp_attr`).
@@ -153,6 +179,8 @@ pub struct QpAttributes {
     pub sq_psn: u32,
     /// The peer's queue pair, 24 bits.
     pub dest_qp_num: u32,
+    /// The key that datagrams must bring, and that those sent bring which ask for it.
+    pub qkey: u32,
     /// Which remote operations it answers.
     pub qp_access_flags: AccessFlags,
     /// How much it holds.
@@ -222,7 +250,10 @@ impl Connection {
             remote_psn: Psn::new(0),
             local_psn: Psn::new(0),
             path_mtu: Mtu::Mtu1024,
-            access: AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_READ).union(AccessFlags::REMOTE_ATOMIC),
+            access: AccessFlags::REMOTE_WRITE
+                .union(AccessFlags::REMOTE_READ)
+                .union(AccessFlags::REMOTE_ATOMIC)
+                .union(AccessFlags::FLUSH_GLOBAL),
             max_rd_atomic: 16,
             min_rnr_timer: 12,
             timeout: 14,

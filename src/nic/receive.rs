@@ -1,6 +1,6 @@
 //! From trains to state machines: what arrives, whether it is a packet, whose it is, and whether it may be.
 
-use super::{Nic, Qp, QpState, counters::add, qp::Connection};
+use super::{Nic, Qp, QpState, QpType, counters::add, qp::Connection};
 use crate::link::{Arrival, ReceiveBuffer};
 use std::{
     net::IpAddr,
@@ -9,14 +9,18 @@ use std::{
 use uroce_protocol::{
     Instant,
     time::Duration,
+    ud::MULTICAST,
     wire::{
-        PKey, Packet, Qpn, Service,
+        DatagramHeader, GRH_LEN, PKey, Packet, Qpn, Service,
         icrc::{Flow, IpIdPolicy},
     },
 };
 
 /// How long an ACK is held back while packets keep coming.
 const LONGEST_WAIT: Duration = Duration::from_micros(100);
+
+/// What a TTL is taken to be that the link does not see: most systems' own.
+const UNKNOWN_HOP_LIMIT: u8 = 64;
 
 /// The ECN field of a traffic class byte that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
@@ -36,15 +40,23 @@ struct Deferred {
     since: Instant,
 }
 
-/// What came of an attempt to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A packet that arrived as it was sent.
+#[derive(Clone, Copy, Debug)]
+struct Verified<'a> {
+    packet: Packet<'a>,
+    /// The IPv4 Identification that it was sent with.
+    ip_id: u16,
+}
+
+/// What came of an attempt to receive, and when.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Received {
     /// Another thread is at it.
     Busy,
     /// Nothing had arrived.
-    Nothing,
+    Nothing(Instant),
     /// Trains have been taken in; there may be more.
-    Trains,
+    Trains(Instant),
 }
 
 impl Nic {
@@ -52,14 +64,16 @@ impl Nic {
     ///
     /// ACKs are held back until a call finds that nothing more has arrived, so that one covers a whole burst, and
     /// what has just been taken in gets to the program before its ACK gets to the peer.
-    pub(super) fn receive(&self, now: Instant, trains: usize) -> Received {
+    pub(super) fn receive(&self, trains: usize) -> Received {
         let Some(mut side) = self.receive.try_lock() else { return Received::Busy };
+        // Read under the lock, so that what arrives later is stamped later.
+        let now = self.clock.now();
         let ReceiveSide { buffer, deferred } = &mut *side;
-        let mut received = Received::Nothing;
+        let mut received = Received::Nothing(now);
         for _ in 0..trains {
             match self.link.receive(now, buffer) {
                 Ok(Some(arrival)) => {
-                    received = Received::Trains;
+                    received = Received::Trains(now);
                     self.take_in(now, buffer, &arrival, deferred);
                 }
                 result => {
@@ -101,7 +115,11 @@ impl Nic {
             let mut run = std::iter::from_fn(|| segments.next_if(|(_, segment)| destination(segment) == number))
                 .filter_map(|(index, segment)| self.verify(&flow, arrival, index, segment));
             match qp {
-                Some(qp) => self.handle_run(now, qp, &mut run, arrival.source, deferred),
+                _ if arrival.destination.is_multicast() => {
+                    let is_multicast = number == Some(MULTICAST);
+                    run.for_each(|packet| self.deliver_to_group(now, packet, is_multicast, arrival, deferred));
+                }
+                Some(qp) => self.handle_run(now, qp, &mut run, arrival, deferred),
                 None => add(&self.counters.unknown_qp, run.count() as u64),
             }
         }
@@ -112,8 +130,8 @@ impl Nic {
         &self,
         now: Instant,
         qp: Arc<Qp>,
-        run: &mut dyn Iterator<Item = Packet<'a>>,
-        source: IpAddr,
+        run: &mut dyn Iterator<Item = Verified<'a>>,
+        arrival: &Arrival,
         deferred: &mut Vec<Deferred>,
     ) {
         let mut has_responses = false;
@@ -122,22 +140,23 @@ impl Nic {
             let mut connection = qp.lock();
             {
                 let regions = self.regions.read();
-                let memory = regions.view(qp.pd());
-                for packet in run {
-                    if !self.admit(&connection, &packet, source) {
+                let memory = regions.view(qp.pd(), qp.number());
+                for Verified { packet, ip_id } in run {
+                    if !self.admit(&qp, &connection, &packet, arrival.source) {
                         continue;
                     }
                     if packet.opcode().is_response() {
                         has_responses = true;
-                        connection.requester.handle_packet(now, &packet, &memory);
+                        connection.sender.handle_packet(now, &packet, &memory);
                     } else {
-                        connection.responder.handle_packet(now, &packet, &memory);
+                        let header = || network_header(arrival, ip_id, &packet);
+                        self.take_request(now, &qp, &mut connection, &packet, header, &regions);
                     }
                 }
             }
-            self.settle(&qp, &mut connection);
-            is_urgent = connection.responder.has_urgent_output();
-            if connection.responder.has_deferred_ack() && !qp.ack_is_deferred.swap(true, Ordering::AcqRel) {
+            self.settle(&qp, &mut connection, now);
+            is_urgent = connection.receiver.has_urgent_output();
+            if connection.receiver.has_deferred_ack() && !qp.ack_is_deferred.swap(true, Ordering::AcqRel) {
                 deferred.push(Deferred { qp: qp.clone(), since: now });
             }
         }
@@ -146,8 +165,25 @@ impl Nic {
         }
     }
 
+    /// Gives every member of a multicast group its copy of a packet.
+    fn deliver_to_group(
+        &self,
+        now: Instant,
+        packet: Verified<'_>,
+        is_multicast: bool,
+        arrival: &Arrival,
+        deferred: &mut Vec<Deferred>,
+    ) {
+        let members = self.multicast.members(arrival.destination).filter(|_| is_multicast);
+        let Some(members) = members else { return add(&self.counters.unknown_qp, 1) };
+        let sender = packet.packet.deth().map(|deth| deth.source).filter(|_| arrival.source == self.address);
+        for qp in members.iter().filter(|qp| !qp.blocks_own_multicast() || sender != Some(qp.number())) {
+            self.handle_run(now, qp.clone(), &mut std::iter::once(packet), arrival, deferred);
+        }
+    }
+
     /// Whether bytes are a packet that arrived as it was sent. Counts why not.
-    fn verify<'a>(&self, flow: &Flow, arrival: &Arrival, index: usize, segment: &'a [u8]) -> Option<Packet<'a>> {
+    fn verify<'a>(&self, flow: &Flow, arrival: &Arrival, index: usize, segment: &'a [u8]) -> Option<Verified<'a>> {
         let Ok(packet) = Packet::new_checked(segment) else {
             add(&self.counters.malformed, 1);
             return None;
@@ -156,38 +192,47 @@ impl Nic {
             Some(first) => (first.wrapping_add(index as u16), IpIdPolicy::Exact),
             None => (index as u16, self.ip_id_policy),
         };
-        if flow.check(&packet, guess, policy).is_err() {
+        let Ok(ip_id) = flow.check(&packet, guess, policy) else {
             add(&self.counters.icrc, 1);
             return None;
-        }
+        };
         add(&self.counters.received_packets, 1);
         add(&self.counters.received_bytes, segment.len() as u64);
         if packet.bth().transport_version != 0 {
             add(&self.counters.transport_version, 1);
             return None;
         }
-        Some(packet)
+        Some(Verified { packet, ip_id })
     }
 
     /// Whether a queue pair may take a packet. Counts why not.
-    fn admit(&self, connection: &Connection, packet: &Packet<'_>, source: IpAddr) -> bool {
+    fn admit(&self, qp: &Qp, connection: &Connection, packet: &Packet<'_>, source: IpAddr) -> bool {
         let opcode = packet.opcode();
         let refused = if opcode.service() == Service::Cnp {
             // Congestion control is not implemented: the window reacts to loss alone.
             &self.counters.congestion_notifications
-        } else if opcode.service() != Service::Rc {
+        } else if opcode.service() != qp.service() || !has_half(qp.qp_type(), opcode.is_response()) {
             &self.counters.wrong_service
         } else if !PKey::DEFAULT.matches(packet.bth().pkey) {
             &self.counters.pkey
         } else if !takes(connection.state, opcode.is_response()) {
             &self.counters.qp_state
-        } else if !connection.route.is_some_and(|route| route.is_peer(source)) {
+        } else if opcode.service() != Service::Ud && !connection.route.is_some_and(|route| route.is_peer(source)) {
             &self.counters.wrong_source
         } else {
             return true;
         };
         add(refused, 1);
         false
+    }
+}
+
+/// Whether a queue pair has the half that takes responses or requests: on XRC it has but one.
+const fn has_half(qp_type: QpType, is_response: bool) -> bool {
+    match qp_type {
+        QpType::XrcSend => is_response,
+        QpType::XrcRecv => !is_response,
+        QpType::Rc | QpType::Uc | QpType::Ud => true,
     }
 }
 
@@ -198,6 +243,20 @@ const fn takes(state: QpState, is_response: bool) -> bool {
         QpState::Rtr => !is_response,
         QpState::Rts | QpState::Sqd | QpState::Sqe => true,
     }
+}
+
+/// What a datagram queue pair learns of the headers around a packet, as far as the link knows them.
+fn network_header(arrival: &Arrival, ip_id: u16, packet: &Packet<'_>) -> [u8; GRH_LEN] {
+    let header = DatagramHeader {
+        source: arrival.source,
+        destination: arrival.destination,
+        source_port: arrival.source_port,
+        traffic_class: arrival.traffic_class,
+        hop_limit: arrival.hop_limit.unwrap_or(UNKNOWN_HOP_LIMIT),
+        ip_id,
+        udp_checksum: false,
+    };
+    header.grh(packet.as_bytes().len())
 }
 
 /// The destination of what may be a packet, read ahead of any check; `None` for what is too short to have one.

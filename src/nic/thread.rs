@@ -10,6 +10,7 @@
 //! ends with packets that nobody took in is not repeated soon, and ever less soon.
 
 use super::{Error, Nic, Result};
+use crate::link::sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::{
     os::fd::OwnedFd,
@@ -124,9 +125,8 @@ pub(crate) struct ProgressThread {
 impl ProgressThread {
     pub(crate) fn spawn(nic: Arc<Nic>, name: &str) -> Result<Self> {
         let its_nic = nic.clone();
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || its_nic.run())
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = sys::with_signals_blocked(|| thread.spawn(move || its_nic.run()))
             .map_err(|error| Error::os("no thread", error))?;
         Ok(Self { nic, thread: Some(thread) })
     }

@@ -21,8 +21,8 @@ use std::{
 };
 use uroce_protocol::{
     Instant, LocalFault, RemoteFault,
-    rc::{Source, Transmit, WcStatus},
     wire::{Mtu, Packet, Repr},
+    work::{AddressVector, Source, Transmit, WcStatus},
 };
 
 /// The longest packet: headers, the largest path MTU, pad and ICRC. A packet is only asked for when the buffer has
@@ -43,12 +43,12 @@ pub(crate) struct Staging {
     trains: Vec<StagedTrain>,
     /// The first train that has not been sent.
     unsent: usize,
-    route: Option<Route>,
 }
 
-/// Equal packets, but for a shorter last one.
+/// Equal packets, but for a shorter last one, that go the same way.
 #[derive(Clone, Copy, Debug)]
 struct StagedTrain {
+    route: Route,
     start: usize,
     length: usize,
     segment_size: usize,
@@ -74,14 +74,13 @@ impl From<RemoteFault> for Unreadable {
 
 impl Staging {
     fn new() -> Self {
-        Self { bytes: vec![0; MAX_TRAIN_BYTES].into_boxed_slice(), used: 0, trains: Vec::new(), unsent: 0, route: None }
+        Self { bytes: vec![0; MAX_TRAIN_BYTES].into_boxed_slice(), used: 0, trains: Vec::new(), unsent: 0 }
     }
 
     fn clear(&mut self) {
         self.used = 0;
         self.trains.clear();
         self.unsent = 0;
-        self.route = None;
     }
 
     const fn has_room(&self) -> bool {
@@ -106,10 +105,12 @@ impl Staging {
         let covered = header_len + payload_len + usize::from(transmit.header.bth.pad);
         let length = covered + Packet::ICRC_LEN;
 
-        let continued = self
-            .trains
-            .last()
-            .filter(|train| !train.is_closed && length <= train.segment_size && train.packets < train_segments);
+        let continued = self.trains.last().filter(|train| {
+            !train.is_closed
+                && length <= train.segment_size
+                && train.packets < train_segments
+                && train.route.is_same_way(route)
+        });
         // Segment i of a train leaves with IPv4 Identification i, which the ICRC covers.
         let index = continued.map_or(0, |train| train.packets);
 
@@ -137,7 +138,14 @@ impl Staging {
             train.is_closed = length < train.segment_size;
         } else {
             let start = self.used;
-            self.trains.push(StagedTrain { start, length, segment_size: length, packets: 1, is_closed: false });
+            self.trains.push(StagedTrain {
+                route: *route,
+                start,
+                length,
+                segment_size: length,
+                packets: 1,
+                is_closed: false,
+            });
         }
         self.used += length;
         Ok(())
@@ -145,12 +153,13 @@ impl Staging {
 
     /// Sends what has not been sent; `WouldBlock` when the link takes no more for now.
     fn send(&mut self, nic: &Nic, now: Instant) -> io::Result<()> {
-        let Some(route) = self.route else { return Ok(()) };
         while let Some(staged) = self.trains.get(self.unsent) {
+            let Route { peer, source_port, traffic_class, hop_limit, .. } = staged.route;
             let train = Train {
-                destination: route.peer,
-                source_port: route.source_port,
-                traffic_class: route.traffic_class,
+                destination: peer,
+                source_port,
+                traffic_class,
+                hop_limit,
                 segment_size: staged.segment_size,
                 bytes: &self.bytes[staged.start..staged.start + staged.length],
             };
@@ -162,7 +171,7 @@ impl Staging {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 // Lost, as packets get lost: the transport will see to it.
                 Err(error) => {
-                    tracing::debug!(%error, destination = %route.peer, "a train was not sent");
+                    tracing::debug!(%error, destination = %peer, "a train was not sent");
                     add(&nic.counters.send_errors, 1);
                 }
             }
@@ -223,7 +232,7 @@ impl Nic {
         let more = {
             let mut connection = qp.lock();
             let more = self.build(now, &qp, &mut connection, &mut staging);
-            self.settle(&qp, &mut connection);
+            self.settle(&qp, &mut connection, now);
             more
         };
         if staging.send(self, now).is_err() {
@@ -232,20 +241,27 @@ impl Nic {
             return;
         }
         self.transmitter.recycle(staging);
-        self.end_turn(qp, more);
+        self.end_turn(now, qp, more);
     }
 
-    fn end_turn(&self, qp: Arc<Qp>, more: bool) {
+    /// Ends a turn all of whose packets have left.
+    fn end_turn(&self, now: Instant, qp: Arc<Qp>, more: bool) {
+        if qp.completes_on_transmit() {
+            let mut connection = qp.lock();
+            connection.sender.transmitted();
+            self.settle(&qp, &mut connection, now);
+        }
         if qp.turn.end(more) {
             self.ready.lock().push_back(qp);
         }
     }
 
     /// Sends what waited for the link to become writable. Returns whether anything was sent.
-    pub(super) fn unblock(&self, now: Instant) -> bool {
+    pub(super) fn unblock(&self) -> bool {
         if !self.transmitter.is_blocked() {
             return false;
         }
+        let now = self.clock.now();
         // Somebody else is at it.
         let Some(mut queue) = self.transmitter.parked.try_lock() else { return false };
         let mut sent = false;
@@ -256,7 +272,7 @@ impl Nic {
             sent = true;
             if let Some(Parked { qp, staging, more }) = queue.pop_front() {
                 self.transmitter.recycle(staging);
-                self.end_turn(qp, more);
+                self.end_turn(now, qp, more);
             }
         }
         self.transmitter.is_blocked.store(false, Ordering::SeqCst);
@@ -264,40 +280,31 @@ impl Nic {
     }
 
     /// Builds packets until there are none, or the buffer is full; returns whether there may be more. Answers go
-    /// before requests, because the peer waits for them, but for every second turn that fills the buffer. An ACK that is held back rides along behind requests, where it
-    /// costs neither side a system call of its own.
+    /// before requests, because the peer waits for them, but for every second turn that fills the buffer. An ACK that
+    /// is held back rides along behind requests, where it costs neither side a system call of its own.
     fn build(&self, now: Instant, qp: &Qp, connection: &mut Connection, staging: &mut Staging) -> bool {
-        let Some(route) = connection.route else { return false };
-        staging.route = Some(route);
         let flush_ack = qp.flush_ack.swap(false, Ordering::AcqRel);
-        let train_segments = self.link.limits().train_segments;
         let regions = self.regions.read();
-        let memory = regions.view(qp.pd());
-        let answer = |connection: &mut Connection, staging: &mut Staging, flush_ack| {
-            let Some(transmit) = connection.responder.poll_transmit(now, flush_ack) else { return false };
-            if staging.push(&transmit, &route, &memory, train_segments).is_err() {
-                connection.responder.transmit_failed();
-            }
-            true
+        let mut builder = Builder {
+            nic: self,
+            now,
+            qp,
+            staging,
+            memory: regions.view(qp.pd(), qp.number()),
+            train_segments: self.link.limits().train_segments,
+            datagram: None,
         };
-        let request = |connection: &mut Connection, staging: &mut Staging| {
-            let Some(transmit) = connection.requester.poll_transmit(now) else { return false };
-            if staging.push(&transmit, &route, &memory, train_segments).is_err() {
-                connection.requester.transmit_failed(WcStatus::LocalProtection);
-            }
-            true
-        };
-        while staging.has_room() {
-            let staged = (connection.requests_first && request(connection, staging))
-                || answer(connection, staging, flush_ack)
-                || request(connection, staging);
+        while builder.staging.has_room() {
+            let staged = (connection.requests_first && builder.request(connection))
+                || builder.answer(connection, flush_ack)
+                || builder.request(connection);
             if !staged {
                 // An ACK that is held back but on nobody's list (its READ response was still to be sent when its
                 // request came in) has no later chance.
-                if connection.responder.has_deferred_ack()
-                    && (staging.can_append(ACK_LEN) || !qp.ack_is_deferred.load(Ordering::Acquire))
+                if connection.receiver.has_deferred_ack()
+                    && (builder.staging.can_append(ACK_LEN) || !qp.ack_is_deferred.load(Ordering::Acquire))
                 {
-                    answer(connection, staging, true);
+                    builder.answer(connection, true);
                 }
                 connection.requests_first = false;
                 return false;
@@ -306,5 +313,56 @@ impl Nic {
         // Neither a stream of READ responses nor one of requests keeps the other from leaving.
         connection.requests_first = !connection.requests_first;
         true
+    }
+}
+
+/// What it takes to build the packets of one turn.
+struct Builder<'a> {
+    nic: &'a Nic,
+    now: Instant,
+    qp: &'a Qp,
+    staging: &'a mut Staging,
+    memory: MemoryView<'a>,
+    train_segments: usize,
+    /// The way of the last datagram: the next one often takes it too.
+    datagram: Option<(AddressVector, Route)>,
+}
+
+impl Builder<'_> {
+    /// Stages the next answer, if there is one.
+    fn answer(&mut self, connection: &mut Connection, flush_ack: bool) -> bool {
+        let Some(transmit) = connection.receiver.poll_transmit(self.now, flush_ack) else { return false };
+        let memory = match transmit.source {
+            Source::Remote { srq, .. } => self.memory.of(self.nic.pd_of_answer(self.qp, srq)),
+            _ => self.memory,
+        };
+        if self.push(&transmit, connection.route.as_ref(), &memory).is_err() {
+            connection.receiver.transmit_failed();
+        }
+        true
+    }
+
+    /// Stages the next request, if there is one.
+    fn request(&mut self, connection: &mut Connection) -> bool {
+        let Some(transmit) = connection.sender.poll_transmit(self.now, &self.memory) else { return false };
+        let memory = self.memory;
+        if self.push(&transmit, connection.route.as_ref(), &memory).is_err() {
+            connection.sender.transmit_failed(WcStatus::LocalProtection);
+        }
+        true
+    }
+
+    fn push(
+        &mut self,
+        transmit: &Transmit<'_>,
+        peer: Option<&Route>,
+        memory: &MemoryView<'_>,
+    ) -> Result<(), Unreadable> {
+        let route = match (transmit.to, &mut self.datagram) {
+            (None, _) => peer.ok_or(Unreadable)?,
+            (Some(to), Some((last, route))) if *last == to => route,
+            (Some(to), datagram) => &datagram.insert((to, self.nic.datagram_route(self.qp.number(), &to))).1,
+        };
+        self.staging.push(transmit, route, memory, self.train_segments)
     }
 }

@@ -112,8 +112,22 @@ impl CompletionQueue {
     /// # Errors
     /// `EIO` once the queue has overrun and what it held has been taken.
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize> {
+        let mut slots = completions.iter_mut();
+        self.poll_with(slots.len(), |completion| {
+            if let Some(slot) = slots.next() {
+                *slot = completion;
+            }
+        })
+    }
+
+    /// As [`Self::poll`], for callers who keep completions in a form of their own: hands at most `max` of them to
+    /// `take`, which must not poll this queue.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    pub fn poll_with(&self, max: usize, take: impl FnMut(WorkCompletion)) -> Result<usize> {
         self.shared.uses.check()?;
-        self.shared.context.nic().poll_cq(&self.shared.cq, completions)
+        self.shared.context.nic().poll_cq(&self.shared.cq, max, take)
     }
 
     /// Polls until there is a completion, and takes one.
@@ -191,14 +205,16 @@ impl CompletionChannel {
 
     /// Waits for the next event and returns the completion queue that it is of (`ibv_get_cq_event`), which wants it
     /// acknowledged ([`CompletionQueue::ack_events`]). When the descriptor is non-blocking, the answer may be
-    /// `EAGAIN`.
+    /// `EAGAIN`; a signal whose handler does not restart system calls ends the wait with `EINTR`.
     pub fn get_event(&self) -> Result<CompletionQueue> {
         loop {
             let number = self.shared.events.pop()?;
-            let queue = self.shared.queues.lock().get(&number).and_then(Weak::upgrade);
-            // One that is just going away is not worth waking for.
-            if let Some(shared) = queue {
+            let queues = self.shared.queues.lock();
+            // One that is just going away is not worth waking for. One that is there is told under the lock that it
+            // goes away under, so that it waits.
+            if let Some(shared) = queues.get(&number).and_then(Weak::upgrade) {
                 *shared.unacknowledged.lock() += 1;
+                drop(queues);
                 return Ok(CompletionQueue { shared });
             }
         }

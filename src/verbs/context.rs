@@ -1,14 +1,16 @@
 //! An open device.
 
 use super::{
-    AsyncEvent, CompletionChannel, CompletionQueue, Device, DeviceAttributes, Error, Gid, GidEntry, PKey, PORT,
-    PortAttributes, ProtectionDomain, Result,
+    AddressHandleAttributes, AsyncEvent, CompletionChannel, CompletionQueue, Device, DeviceAttributes, Error, Gid,
+    GidEntry, Instant, PKey, PORT, PortAttributes, ProtectionDomain, Result, WorkCompletion, XrcDomain,
+    XrcDomainInitAttributes, address_handle::attributes_of_sender,
 };
 use crate::nic::{EventQueue, Nic, PKEY_TABLE_LEN};
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
+use uroce_protocol::wire::GRH_LEN;
 
 /// An open device (`struct ibv_context`): where every object begins.
 #[derive(Clone, Debug)]
@@ -50,10 +52,15 @@ impl Context {
         DeviceAttributes::new(self.device().guid())
     }
 
+    /// The device's clock now (`ibv_query_rt_values_ex`, `raw_clock`): what completions are stamped with.
+    pub fn raw_clock(&self) -> Instant {
+        self.nic().now()
+    }
+
     /// What a port says of itself (`ibv_query_port`). There is one port, 1: `EINVAL` for any other.
     pub fn query_port(&self, port_num: u8) -> Result<PortAttributes> {
         check_port(port_num)?;
-        Ok(PortAttributes::new(self.nic().active_mtu(), &self.nic().counters()))
+        Ok(self.nic().port_attributes())
     }
 
     /// A port's GID (`ibv_query_gid`).
@@ -67,7 +74,7 @@ impl Context {
         if index != 0 {
             return Err(Error::InvalidArgument("the port has one GID, at index 0"));
         }
-        Ok(GidEntry::new(self.device().gid()))
+        Ok(self.nic().gid_entry())
     }
 
     /// A port's partition key (`ibv_query_pkey`): the default one, at index 0.
@@ -77,6 +84,22 @@ impl Context {
             return Err(Error::InvalidArgument("there is no such partition key"));
         }
         Ok(PKey::DEFAULT)
+    }
+
+    /// The attributes of an address handle that leads back to whoever sent a datagram (`ibv_init_ah_from_wc`): found
+    /// in the datagram's completion, and in the first 40 bytes of its buffers.
+    ///
+    /// # Errors
+    /// `EINVAL` when the bytes are no network header, or one of a packet that was not sent to the device's own
+    /// address (as from a multicast group).
+    pub fn init_ah_from_wc(
+        &self,
+        port_num: u8,
+        completion: &WorkCompletion,
+        grh: &[u8; GRH_LEN],
+    ) -> Result<AddressHandleAttributes> {
+        check_port(port_num)?;
+        attributes_of_sender(self, port_num, completion, grh)
     }
 
     /// Makes a protection domain (`ibv_alloc_pd`).
@@ -98,8 +121,18 @@ impl Context {
         CompletionQueue::new(self.clone(), cqe, cq_context, channel)
     }
 
+    /// Opens an XRC domain (`ibv_open_xrcd`).
+    ///
+    /// # Errors
+    /// `EAGAIN` when the file has none and none is to be made, `EINVAL` when it has one and none was wanted, as Linux
+    /// answers; the system's when the descriptor is no file.
+    pub fn open_xrcd(&self, attributes: &XrcDomainInitAttributes<'_>) -> Result<XrcDomain> {
+        XrcDomain::open(self.clone(), attributes)
+    }
+
     /// Waits for the next asynchronous event (`ibv_get_async_event`). The descriptor ([`AsFd`]) is readable while
-    /// there is one; when it is non-blocking ([`Self::set_nonblocking`]) the answer may be `EAGAIN`.
+    /// there is one; when it is non-blocking ([`Self::set_nonblocking`]) the answer may be `EAGAIN`. A signal
+    /// whose handler does not restart system calls ends the wait with `EINTR`.
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         self.shared.events.pop()
     }

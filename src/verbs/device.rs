@@ -1,10 +1,10 @@
 //! The device: opening it, and what is the device's rather than a context's.
 
-use super::{Context, Counters, Error, Gid, Instant, IpIdPolicy, Mtu, Quirks, Result};
+use super::{Context, Counters, Error, Gid, Instant, IpIdPolicy, Mtu, Quirks, Result, xrc_domain::XrcDomains};
 use crate::{
     clock::{Clock, MonotonicClock},
     link::{
-        Link,
+        Link, sys,
         udp::{UdpConfig, UdpLink},
     },
     nic::{Nic, Parts, ProgressThread},
@@ -28,6 +28,7 @@ pub struct Device {
 struct Shared {
     name: String,
     nic: Arc<Nic>,
+    xrc_domains: XrcDomains,
     /// Dropping it, with the device's last handle, stops the thread.
     _thread: Option<ProgressThread>,
 }
@@ -165,7 +166,18 @@ impl DeviceBuilder {
             Progress::Background => Some(ProgressThread::spawn(nic.clone(), &self.name)?),
             Progress::Manual => None,
         };
-        Ok(Device { shared: Arc::new(Shared { name: self.name, nic, _thread: thread }) })
+        Ok(Device {
+            shared: Arc::new(Shared { name: self.name, nic, xrc_domains: XrcDomains::default(), _thread: thread }),
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if tracing::enabled!(tracing::Level::INFO) {
+            let counted = self.nic.counters();
+            tracing::info!(name = self.name, address = %self.nic.address(), "device closed: {counted}");
+        }
     }
 }
 
@@ -226,7 +238,24 @@ impl Device {
         self.nic().next_deadline()
     }
 
+    /// In a child process, after fork(): leaves the wire to the parent, whose it is, so that the address is free once
+    /// the parent has closed the device. The child may do nothing more with the device, nor with what was made from
+    /// it, not even drop it: its thread and its locks are the parent's.
+    ///
+    /// # Errors
+    /// What the system says when there is no descriptor to be had.
+    pub fn disown(&self) -> Result<()> {
+        match self.nic().wire() {
+            Some(wire) => sys::replace_by_null(wire).map_err(|error| Error::os("the wire is still held", error)),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn nic(&self) -> &Arc<Nic> {
         &self.shared.nic
+    }
+
+    pub(super) fn xrc_domains(&self) -> &XrcDomains {
+        &self.shared.xrc_domains
     }
 }

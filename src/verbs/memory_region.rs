@@ -44,20 +44,29 @@ impl State {
         }
     }
 
-    /// Ends the registration; returns whether there was one.
-    fn deregister(&mut self) -> bool {
-        let was_registered = std::mem::replace(&mut self.is_registered, false);
-        if was_registered {
-            self.pd.context().nic().deregister(self.key);
-            self.pd.uses().release();
+    /// Ends the registration, unless memory windows are bound to it and it is not to be `forced`.
+    fn deregister(&mut self, forced: bool) -> Result<()> {
+        self.check()?;
+        let nic = self.pd.context().nic();
+        if forced {
+            nic.purge_registration(self.key);
+        } else {
+            nic.deregister(self.key)?;
         }
-        was_registered
+        self.is_registered = false;
+        self.pd.uses().release();
+        Ok(())
+    }
+
+    const fn check(&self) -> Result<()> {
+        if self.is_registered { Ok(()) } else { Err(Error::InvalidArgument("the memory region has been deregistered")) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.state.get_mut().deregister();
+        // Fails when it has been deregistered by name.
+        let _ = self.state.get_mut().deregister(true);
     }
 }
 
@@ -86,9 +95,7 @@ impl MemoryRegion {
     /// Does something with the memory, if it is still registered and the range is inside.
     fn with<T>(&self, act: impl FnOnce(&HostMemory) -> Option<T>) -> Result<T> {
         let state = self.shared.state.read();
-        if !state.is_registered {
-            return Err(Error::InvalidArgument("the memory region has been deregistered"));
-        }
+        state.check()?;
         act(&state.memory).ok_or(Error::InvalidArgument("not inside the memory region, or not aligned"))
     }
 
@@ -174,36 +181,61 @@ impl MemoryRegion {
         self.with(|memory| memory.load_u8(offset))
     }
 
-    /// Changes protection domain, access, or both (`ibv_rereg_mr`). The keys change: whoever holds an old one has
-    /// lost access.
+    /// Changes protection domain, access, or both (`ibv_rereg_mr`). The keys stay: whoever holds the remote key
+    /// has from now on what the region now allows, and remote access that was invalidated is restored.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::reg_mr`], and `EINVAL` for another context's protection domain or a deregistered
-    /// region; the region is then as it was.
+    /// As [`ProtectionDomain::reg_mr`]; `EINVAL` for another context's protection domain or a deregistered region;
+    /// `EBUSY` while memory windows are bound to it. The region is then as it was.
     pub fn rereg(&self, pd: Option<&ProtectionDomain>, access: Option<AccessFlags>) -> Result<()> {
+        self.reregister(None, pd, access)
+    }
+
+    /// Changes where the memory is (`IBV_REREG_MR_CHANGE_TRANSLATION`) and, as [`Self::rereg`], what else is
+    /// given, in one step. Addresses count from `start` from now on. When this returns, the device no longer
+    /// touches the memory that the region had before; memory that the region owns is freed with its last handle.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::reg_mr_raw`].
+    ///
+    /// # Errors
+    /// As [`Self::rereg`].
+    pub unsafe fn rereg_raw(
+        &self,
+        start: *mut u8,
+        length: usize,
+        pd: Option<&ProtectionDomain>,
+        access: Option<AccessFlags>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise, which is the same.
+        let memory = unsafe { HostMemory::new(start, length) };
+        self.reregister(Some(memory), pd, access)
+    }
+
+    fn reregister(
+        &self,
+        memory: Option<HostMemory>,
+        pd: Option<&ProtectionDomain>,
+        access: Option<AccessFlags>,
+    ) -> Result<()> {
         let mut state = self.shared.state.write();
-        if !state.is_registered {
-            return Err(Error::InvalidArgument("the memory region has been deregistered"));
-        }
+        state.check()?;
         let pd = pd.unwrap_or(&state.pd).clone();
         if !pd.context().is_same(state.pd.context()) {
             return Err(Error::InvalidArgument("the protection domain is another context's"));
         }
         pd.uses().acquire()?;
-        let mut new = State {
+        let new = State {
             pd,
             key: state.key,
-            memory: state.memory,
-            address: state.address,
+            memory: memory.unwrap_or(state.memory),
+            address: memory.map_or(state.address, |memory| memory.as_ptr() as u64),
             access: access.unwrap_or(state.access),
             is_registered: true,
         };
-        match new.pd.context().nic().reregister(state.key, new.registration()) {
-            Ok(key) => new.key = key,
-            Err(error) => {
-                new.pd.uses().release();
-                return Err(error);
-            }
+        if let Err(error) = new.pd.context().nic().reregister(state.key, new.registration()) {
+            new.pd.uses().release();
+            return Err(error);
         }
         state.pd.uses().release();
         *state = new;
@@ -214,12 +246,8 @@ impl MemoryRegion {
     /// Work that still refers to it ends in an error.
     ///
     /// # Errors
-    /// `EINVAL` when it has been deregistered before.
+    /// `EINVAL` when it has been deregistered before; `EBUSY` while a memory window is bound to it.
     pub fn dereg(&self) -> Result<()> {
-        if self.shared.state.write().deregister() {
-            Ok(())
-        } else {
-            Err(Error::InvalidArgument("the memory region has been deregistered before"))
-        }
+        self.shared.state.write().deregister(false)
     }
 }

@@ -16,6 +16,17 @@ impl Uses {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).map(|_| ()).map_err(|_| gone())
     }
 
+    /// One more depends on each of several, or on none of them.
+    pub(crate) fn acquire_all<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Result<()> {
+        for (acquired, uses) in all.clone().enumerate() {
+            if let Err(error) = uses.acquire() {
+                all.take(acquired).for_each(Self::release);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// One less depends on it.
     pub(crate) fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);

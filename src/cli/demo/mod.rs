@@ -3,11 +3,8 @@
 mod operations;
 mod stage;
 
-use super::{
-    GlobalOptions,
-    device::{captured, open_udp},
-    outcome, units,
-};
+use super::{device::far_side, outcome, units};
+use anyhow::bail;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Color, LineStyle, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +19,8 @@ use std::{
     time::Instant,
 };
 use uroce::{
-    link::{CaptureFile, Fault, FaultSpec, Link, UdpLink, fault::DirectionCounters},
+    link::{Capture, CaptureFile, Fault, FaultSpec, Link, LinkSpec, UdpConfig, UdpLink, fault::DirectionCounters},
+    settings::Settings,
     verbs::{Device, Mtu, PORT},
 };
 
@@ -42,16 +40,19 @@ const MTUS: [Mtu; 3] = [Mtu::Mtu4096, Mtu::Mtu1024, Mtu::Mtu256];
 pub(crate) struct DemoOptions {}
 
 /// Runs it.
-pub(crate) fn run(global: &GlobalOptions, _options: &DemoOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, _options: &DemoOptions) -> anyhow::Result<ExitCode> {
+    if settings.link.as_ref().is_some_and(|link| *link != LinkSpec::Udp) {
+        bail!("the demo shows UDP between addresses of this machine: leave out --link");
+    }
     let start = Instant::now();
-    let path = global.capture.clone().unwrap_or_else(|| PathBuf::from(CAPTURE));
-    let bad_network = match &global.fault {
+    let path = settings.capture.clone().unwrap_or_else(|| PathBuf::from(CAPTURE));
+    let bad_network = match &settings.fault {
         Some(spec) => spec.clone(),
         None => BAD_NETWORK.parse()?,
     };
     let mut demo = Demo {
-        global,
-        seed: global.fresh_seed(),
+        settings,
+        seed: settings.seed_or_random(),
         capture: CaptureFile::create(&path)?,
         out: io::stdout().lock(),
         stages: 0,
@@ -86,7 +87,7 @@ pub(crate) fn run(global: &GlobalOptions, _options: &DemoOptions) -> anyhow::Res
 
 /// The demo while it runs.
 struct Demo<'a> {
-    global: &'a GlobalOptions,
+    settings: &'a Settings,
     seed: u64,
     capture: Arc<CaptureFile>,
     out: io::StdoutLock<'static>,
@@ -100,21 +101,21 @@ impl Demo<'_> {
     fn good_network(&mut self) -> anyhow::Result<()> {
         let (near, far) = self.open_two()?;
         let title = format!("A good network, {} → {}", near.address(), far.address());
-        let near = self.end(captured(near, Some(&self.capture))?)?;
+        let near = self.end(self.captured(near)?)?;
         let far = self.end(Arc::new(far))?;
         self.table(&title, &near, &far, Topology::Pair, PATIENT)
     }
 
     fn one_address(&mut self) -> anyhow::Result<()> {
         let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-        let link = match open_udp(Some(address)) {
+        let link = match UdpLink::open(address, &UdpConfig::default()) {
             Ok(link) => link,
             Err(error) => {
                 writeln!(self.out, "IPv6 is left out: {error:#}\n")?;
                 return Ok(());
             }
         };
-        let near = self.end(captured(link, Some(&self.capture))?)?;
+        let near = self.end(self.captured(link)?)?;
         let far = End::new(&near.device)?;
         let title = format!("One IPv6 address, {address}: two queue pairs of one device");
         self.table(&title, &near, &far, Topology::Pair, PATIENT)?;
@@ -125,7 +126,7 @@ impl Demo<'_> {
     fn bad_network(&mut self, faults: &FaultSpec) -> anyhow::Result<()> {
         let (near, far) = self.open_two()?;
         let title = format!("A bad network ({faults}), {} → {}", near.address(), far.address());
-        let near_faults = Arc::new(Fault::new(captured(near, Some(&self.capture))?, faults, self.seed));
+        let near_faults = Arc::new(Fault::new(self.captured(near)?, faults, self.seed));
         let far_faults = Arc::new(Fault::new(far, faults, !self.seed));
         let near = self.end(near_faults.clone())?;
         let far = self.end(far_faults.clone())?;
@@ -144,17 +145,22 @@ impl Demo<'_> {
 
     /// Two addresses: `--addr` or the first free loopback address, and the next free one.
     fn open_two(&self) -> anyhow::Result<(UdpLink, UdpLink)> {
-        Ok((open_udp(self.global.addr)?, open_udp(None)?))
+        Ok((self.settings.udp()?, far_side(self.settings).udp()?))
+    }
+
+    /// The link, with what passes over it written down.
+    fn captured(&self, link: UdpLink) -> anyhow::Result<Arc<dyn Link>> {
+        Ok(Arc::new(Capture::new(link, self.capture.clone(), "uroce0")?))
     }
 
     fn end(&self, link: Arc<dyn Link>) -> anyhow::Result<End> {
-        End::new(&self.global.device(link, Some(self.seed)).build()?)
+        End::new(&self.settings.device_on(link).seed(self.seed).build()?)
     }
 
     /// Runs every operation between two ends, and prints a line for each.
     fn table(&mut self, title: &str, near: &End, far: &End, topology: Topology, timeout: u8) -> anyhow::Result<()> {
         let carried = near.context.query_port(PORT)?.active_mtu;
-        let mtus: Vec<Mtu> = match self.global.mtu {
+        let mtus: Vec<Mtu> = match self.settings.mtu {
             Some(mtu) => vec![mtu],
             None => MTUS.into_iter().filter(|&mtu| mtu <= carried).collect(),
         };

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use uroce::verbs::{
-    Buffers, Error, MemoryRegion, Notify, RKey, ReceiveWorkRequest, SendOperation, SendWorkRequest, Sge, WcStatus,
-    WorkCompletion,
+    Buffers, Error, MemoryRegion, Notify, RKey, ReceiveWorkRequest, SendOperation, SendWorkRequest, Sge, Target,
+    WcStatus, WorkCompletion,
 };
 
 /// An operation of the demo.
@@ -97,6 +97,7 @@ fn request<'a>(message: usize, operation: SendOperation, buffers: &'a [Sge]) -> 
         signaled: true,
         solicited: false,
         fence: false,
+        target: Target::Peer,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cli::{
     session::{Lane, Session, succeeded},
 };
 use std::time::Instant;
-use uroce::verbs::{Buffers, CompletionQueue, SendOperation, SendWorkRequest, Sge, WorkCompletion};
+use uroce::verbs::{Buffers, CompletionQueue, SendOperation, SendWorkRequest, Sge, Target, WorkCompletion};
 
 /// How many empty polls pass between looks at the exchange.
 const POLLS_BETWEEN_LOOKS: u32 = 4096;
@@ -97,6 +97,7 @@ impl Template {
             signaled: true,
             solicited: false,
             fence: false,
+            target: Target::Peer,
         }
     }
 }

@@ -9,8 +9,7 @@ use super::{
     report::{Report, Row, Setting},
 };
 use crate::cli::{
-    GlobalOptions,
-    device::{is_ipv4_loopback, open_udp},
+    device::{self, is_ipv4_loopback},
     exchange::Exchange,
     outcome,
     session::{self, IdleCost},
@@ -20,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, process::ExitCode};
 use uroce::{
     ceiling::{self, Workload},
-    link::{Link, UdpLink},
+    link::{Link, LinkSpec, UdpLink},
+    settings::Settings,
     verbs::Mtu,
 };
 
@@ -39,33 +39,36 @@ enum Order {
     End,
 }
 
-pub(super) fn run(global: &GlobalOptions, options: &PerfOptions) -> anyhow::Result<ExitCode> {
-    if global.fault.is_some() || global.capture.is_some() {
+pub(super) fn run(settings: &Settings, options: &PerfOptions) -> anyhow::Result<ExitCode> {
+    if settings.fault.is_some() || settings.capture.is_some() {
         bail!("ceiling measures the bare link: leave out --fault and --capture");
     }
+    if settings.link.as_ref().is_some_and(|link| *link != LinkSpec::Udp) {
+        bail!("ceiling measures bare UDP: leave out --link");
+    }
     if options.loopback {
-        let near = open_udp(global.addr)?;
+        let near = settings.udp()?;
         if !is_ipv4_loopback(near.address()) {
             bail!("ceiling --loopback needs two addresses: leave out --addr, or give one of 127.0.0.0/8");
         }
-        let far = open_udp(None)?;
+        let far = device::far_side(settings).udp()?;
         return session::both_sides(
             move |exchange| serve(&far, exchange),
-            |exchange| client(global, options, &near, exchange),
+            |exchange| client(settings, options, &near, exchange),
         );
     }
     if let Some(host) = &options.host {
-        let link = open_udp(global.address_towards(host, options.port)?)?;
-        return client(global, options, &link, Exchange::connect(host, options.port)?);
+        let link = device::towards(settings, host, options.port)?.udp()?;
+        return client(settings, options, &link, Exchange::connect(host, options.port)?);
     }
-    let link = open_udp(global.addr)?;
+    let link = settings.udp()?;
     let exchange = session::accept(link.address(), options.port, "perf ceiling")?;
     serve(&link, exchange)?;
     Ok(outcome(true))
 }
 
 fn client(
-    global: &GlobalOptions,
+    settings: &Settings,
     options: &PerfOptions,
     link: &UdpLink,
     mut exchange: Exchange,
@@ -77,7 +80,7 @@ fn client(
     let Some(carried) = Mtu::for_network(network_mtu) else {
         bail!("the network carries {network_mtu} bytes a packet, which is less than any path MTU needs");
     };
-    let mtu = global.mtu.unwrap_or(carried);
+    let mtu = settings.mtu.unwrap_or(carried);
     if mtu > carried {
         bail!(
             "MTU {mtu} does not fit the network between {} and {}: it carries up to {carried}",

@@ -15,9 +15,9 @@ mod passive;
 mod report;
 
 use super::{
-    GlobalOptions,
+    device,
     exchange::{self, Exchange},
-    outcome,
+    outcome, seeded_rng,
     session::{self, Lane, Session},
     units,
 };
@@ -26,7 +26,10 @@ use clap::{Args, ValueEnum};
 use report::{Report, Row, Setting};
 use serde::{Deserialize, Serialize};
 use std::{ops::RangeInclusive, process::ExitCode, time::Duration};
-use uroce::verbs::{CompletionQueue, Device, QpCapabilities, ReceiveWorkRequest};
+use uroce::{
+    settings::Settings,
+    verbs::{CompletionQueue, Device, QpCapabilities, ReceiveWorkRequest},
+};
 use uroce_protocol::rc::MAX_MESSAGE_LENGTH;
 
 /// The largest size of `--all`.
@@ -254,28 +257,28 @@ struct Verdict {
 }
 
 /// Runs it.
-pub(crate) fn run(global: &GlobalOptions, options: &PerfOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, options: &PerfOptions) -> anyhow::Result<ExitCode> {
     if options.test == Test::Ceiling {
-        return ceiling::run(global, options);
+        return ceiling::run(settings, options);
     }
     let test = options.test;
     if options.loopback {
-        let (near, far) = global.open_pair()?;
+        let (near, far) = device::open_pair(settings)?;
         let shared = near.address() == far.address();
-        let seed = global.seed;
+        let seed = settings.seed;
         return session::both_sides(
             move |exchange| passive::serve(far, exchange, test, seed),
-            |exchange| client(global, options, near, exchange, shared),
+            |exchange| client(settings, options, near, exchange, shared),
         );
     }
     if let Some(host) = &options.host {
-        let device = global.open_towards(host, options.port)?;
-        return client(global, options, device, Exchange::connect(host, options.port)?, false);
+        let device = device::open_towards(settings, host, options.port)?;
+        return client(settings, options, device, Exchange::connect(host, options.port)?, false);
     }
-    let device = global.open()?;
+    let device = device::open(settings)?;
     let exchange = session::accept(device.address(), options.port, &format!("perf {}", test.name()))?;
     let peer = exchange.peer().to_owned();
-    let verdicts = passive::serve(device, exchange, test, global.seed)?;
+    let verdicts = passive::serve(device, exchange, test, settings.seed)?;
     let wrong = verdicts.iter().find_map(|verdict| verdict.difference.as_deref());
     eprintln!("{} with {peer}: {}", test.name(), wrong.unwrap_or("done, all data right"));
     Ok(outcome(wrong.is_none()))
@@ -283,23 +286,23 @@ pub(crate) fn run(global: &GlobalOptions, options: &PerfOptions) -> anyhow::Resu
 
 /// The side that measures. `shared`: the server is the same device.
 fn client(
-    global: &GlobalOptions,
+    settings: &Settings,
     options: &PerfOptions,
     device: Device,
     exchange: Exchange,
     shared: bool,
 ) -> anyhow::Result<ExitCode> {
     let sizes = options.sizes()?;
-    let mut rng = global.rng();
+    let mut rng = seeded_rng(settings.seed);
     let plan = Plan {
         test: options.test,
         qps: options.qps,
         depth: options.depth,
         idle_qps: options.idle_qps,
         size: sizes.last().copied().unwrap_or(0),
-        seed: global.fresh_seed(),
+        seed: settings.seed_or_random(),
     };
-    let mut session = Session::client(global, device, exchange, &options.test.name(), &plan)?;
+    let mut session = Session::client(settings, device, exchange, &options.test.name(), &plan)?;
     let cq = plan.completion_queue(&session)?;
     let lanes = session.connect(&cq, plan.qps, plan.capabilities(), plan.buffer(), &mut rng)?;
     let (idle, idle_cost) = session.connect_idle(&cq, plan.idle_qps, &mut rng)?;

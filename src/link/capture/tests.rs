@@ -99,7 +99,8 @@ fn send(from: &impl Link, to: IpAddr, psns: &[u32]) {
     let flow = Flow::new(from.address(), to, source_port);
     let bytes = train_of(&flow, Operation::SendMiddle, 17, 64, psns);
     let segment_size = bytes.len() / psns.len();
-    let train = Train { destination: to, source_port, traffic_class: 0x02, segment_size, bytes: &bytes };
+    let train =
+        Train { destination: to, source_port, traffic_class: 0x02, hop_limit: None, segment_size, bytes: &bytes };
     from.send(Instant::from_nanos(7), &train).unwrap();
 }
 
@@ -207,8 +208,14 @@ fn the_identification_that_udp_hides_is_recovered() {
     let flow = Flow::new(a.address(), b.address(), source_port);
     let mut bytes = train_of(&flow, Operation::SendMiddle, 17, 64, &[99]);
     flow.stamp(0x1234, &mut bytes);
-    let train =
-        Train { destination: b.address(), source_port, traffic_class: 0, segment_size: bytes.len(), bytes: &bytes };
+    let train = Train {
+        destination: b.address(),
+        source_port,
+        traffic_class: 0,
+        hop_limit: None,
+        segment_size: bytes.len(),
+        bytes: &bytes,
+    };
     a.inner().send(Instant::ZERO, &train).unwrap();
     receive_soon(&b);
     file.flush().unwrap();
@@ -334,7 +341,7 @@ proptest! {
         let (memory, file) = memory();
         let (network, a, b) = simulated();
         let (a, b) = (Capture::new(a, file.clone(), "a").unwrap(), Capture::new(b, file.clone(), "b").unwrap());
-        let train = Train { destination: B.into(), source_port: 9, traffic_class: 1, segment_size, bytes: &bytes };
+        let train = Train { destination: B.into(), source_port: 9, traffic_class: 1, hop_limit: None, segment_size, bytes: &bytes };
         a.send(Instant::ZERO, &train).unwrap();
         receive(&b, network.next_event().unwrap());
         file.flush().unwrap();

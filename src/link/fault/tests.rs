@@ -26,7 +26,10 @@ fn train(operation: Operation, qp: u32, payload: usize, psns: &[u32]) -> Vec<u8>
 
 fn send(link: &impl Link, now: Instant, bytes: &[u8], count: usize) -> io::Result<()> {
     let segment_size = bytes.len() / count;
-    link.send(now, &Train { destination: B.into(), source_port: PORT, traffic_class: 0x02, segment_size, bytes })
+    link.send(
+        now,
+        &Train { destination: B.into(), source_port: PORT, traffic_class: 0x02, hop_limit: None, segment_size, bytes },
+    )
 }
 
 /// A packet as it arrived: whether its ICRC is right under the Identification that it arrived with, PSN, traffic
@@ -164,6 +167,7 @@ fn a_delayed_packet_arrives_later_by_that_much() {
             destination: destination.into(),
             source_port: PORT,
             traffic_class: 0,
+            hop_limit: None,
             segment_size: bytes.len() / 3,
             bytes: &bytes,
         };
@@ -277,6 +281,14 @@ impl Link for Busy {
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    fn join(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
+    }
 }
 
 #[test]
@@ -339,7 +351,7 @@ proptest! {
         let link = network.attach_with(A.into(), limits).unwrap();
         let spec = "drop 20%, corrupt 20%, dup 20%, reorder 20%, rx corrupt 50%, rx reorder 50%, rx drop 2";
         let fault = Fault::new(link, &spec.parse().unwrap(), seed);
-        let train = Train { destination: A.into(), source_port: 1, traffic_class: 0, segment_size, bytes: &bytes };
+        let train = Train { destination: A.into(), source_port: 1, traffic_class: 0, hop_limit: None, segment_size, bytes: &bytes };
         fault.send(Instant::ZERO, &train).unwrap();
         let (mut buffer, mut now) = (ReceiveBuffer::new(), Instant::ZERO);
         while let Some(next) = [network.next_event(), fault.poll_timeout()].into_iter().flatten().min() {

@@ -9,7 +9,12 @@ use uroce_protocol::{Instant, time::Duration};
 /// The two ECN bits of a traffic class.
 const ECN: u8 = 0b11;
 /// Both set: congestion experienced.
-const CONGESTION_EXPERIENCED: u8 = 0b11;
+pub(super) const CONGESTION_EXPERIENCED: u8 = 0b11;
+
+/// Whether a packet of this traffic class may be marked, and has not been.
+pub(super) const fn is_ecn_capable(traffic_class: u8) -> bool {
+    matches!(traffic_class & ECN, 0b01 | 0b10)
+}
 
 /// How one direction between two addresses treats packets. Rates are shares of packets, 0.0 … 1.0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +82,7 @@ impl Default for PathConditions {
 }
 
 impl EcnMarking {
-    fn chance(&self, waiting: u64) -> f64 {
+    pub(super) fn chance(&self, waiting: u64) -> f64 {
         if waiting <= self.minimum {
             0.0
         } else if waiting > self.maximum {
@@ -148,7 +153,7 @@ impl Path {
             in_order: true,
         };
         let marking = conditions.ecn.map_or(0.0, |ecn| ecn.chance(waiting)).max(conditions.marking);
-        if matches!(traffic_class & ECN, 0b01 | 0b10) && self.happens(marking) {
+        if is_ecn_capable(traffic_class) && self.happens(marking) {
             counters.marked += 1;
             passage.traffic_class |= CONGESTION_EXPERIENCED;
         }
@@ -198,7 +203,7 @@ impl Path {
 }
 
 /// The number of the random stream of a direction: the FNV-1a hash of its two addresses.
-fn stream(from: IpAddr, to: IpAddr) -> u64 {
+pub(super) fn stream(from: IpAddr, to: IpAddr) -> u64 {
     let octets = |address| match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

@@ -1,7 +1,7 @@
 use super::*;
-use crate::{clock::Clock, link::MAX_TRAIN_BYTES};
+use crate::link::MAX_TRAIN_BYTES;
 use proptest::prelude::*;
-use uroce_protocol::time::Duration;
+use uroce_protocol::{congestion::Rate, time::Duration};
 
 const MICROSECOND: u64 = 1000;
 
@@ -12,7 +12,7 @@ fn pair(seed: u64, conditions: PathConditions) -> (Network, SimLink, SimLink) {
 }
 
 fn train<'a>(to: &SimLink, segment_size: usize, bytes: &'a [u8]) -> Train<'a> {
-    Train { destination: to.address(), source_port: 0xc123, traffic_class: 0x02, segment_size, bytes }
+    Train { destination: to.address(), source_port: 0xc123, traffic_class: 0x02, hop_limit: None, segment_size, bytes }
 }
 
 /// Takes in everything that is on its way to `link`: arrival instant in nanoseconds, arrival, packets.
@@ -84,6 +84,72 @@ fn bandwidth_spaces_packets_and_a_full_queue_drops_them() {
     assert_eq!(network.counters().overflowed, 2);
     a.send(Instant::from_nanos(10_000), &train(&b, 972, &[0; 972])).unwrap();
     assert_eq!(drain(&network, &b)[0].0, 11_000, "the queue has drained meanwhile");
+}
+
+/// Two senders, `c` a microsecond further away than `a`, and a port to `b` that takes 1 ns a byte.
+fn port(ecn: Option<EcnMarking>) -> (Network, [SimLink; 3]) {
+    let conditions = PathConditions { latency: Duration::from_micros(1), ..PathConditions::IDEAL };
+    let (network, a, b) = pair(1, conditions);
+    let c = network.attach([10, 0, 0, 3].into()).unwrap();
+    let far = PathConditions { latency: Duration::from_micros(2), ..conditions };
+    network.set_path(c.address(), b.address(), far);
+    let conditions = PortConditions { bandwidth: Rate::from_gbps(8), queue_bytes: 5000, ecn };
+    network.set_port(b.address(), Some(conditions));
+    (network, [a, b, c])
+}
+
+/// Lets the network run, and returns when `link` got what from whom: the last byte of the sender's address.
+fn arrivals(network: &Network, link: &SimLink) -> Vec<(u64, u8, usize)> {
+    let (clock, mut buffer, mut got) = (network.clock(), ReceiveBuffer::new(), Vec::new());
+    while let Some(event) = network.next_event() {
+        clock.advance_to(event);
+        while let Some(arrival) = link.receive(clock.now(), &mut buffer).unwrap() {
+            let IpAddr::V4(source) = arrival.source else { panic!("only IPv4 here") };
+            got.push((clock.now().as_nanos(), source.octets()[3], arrival.length));
+        }
+    }
+    got
+}
+
+#[test]
+fn flows_from_everywhere_meet_in_one_queue_in_the_order_of_their_coming() {
+    let (network, [a, b, c]) = port(None);
+    // Two packets of a at 1 µs, one of c at 2 µs, though it was sent first, one of a at 2.5 µs.
+    c.send(Instant::ZERO, &train(&b, 972, &[0; 972])).unwrap();
+    a.send(Instant::ZERO, &train(&b, 972, &[0; 1944])).unwrap();
+    network.clock().advance_to(Instant::from_nanos(1500));
+    a.send(Instant::from_nanos(1500), &train(&b, 972, &[0; 972])).unwrap();
+    assert_eq!(arrivals(&network, &b), [(2000, 1, 972), (3000, 1, 972), (4000, 3, 972), (5000, 1, 972)]);
+    assert_eq!(network.take_longest_queue(b.address()), 1500);
+    assert_eq!(network.take_longest_queue(b.address()), 0, "since it was last asked");
+    assert_eq!(network.take_longest_queue(a.address()), 0, "no port leads there");
+}
+
+#[test]
+fn a_full_port_drops_and_a_long_queue_of_it_marks() {
+    let (network, [a, b, c]) = port(Some(EcnMarking { minimum: 0, maximum: 1999, probability: 0.0 }));
+    for link in [&a, &c] {
+        link.send(Instant::ZERO, &train(&b, 972, &[0; 3888])).unwrap();
+    }
+    // Of a's four the fourth waits behind three; c's come when a's second is being sent.
+    let mut marks = Vec::new();
+    let mut buffer = ReceiveBuffer::new();
+    while let Some(event) = network.next_event() {
+        network.clock().advance_to(event);
+        while let Some(arrival) = b.receive(event, &mut buffer).unwrap() {
+            marks.push(arrival.traffic_class & 1 == 1);
+        }
+    }
+    assert_eq!(marks, [false, false, true, true, true, true]);
+    assert_eq!((network.counters().overflowed, network.counters().marked), (2, 4));
+}
+
+#[test]
+fn without_its_port_an_address_is_reached_as_before() {
+    let (network, [a, b, _c]) = port(None);
+    network.set_port(b.address(), None);
+    a.send(Instant::ZERO, &train(&b, 972, &[0; 1944])).unwrap();
+    assert_eq!(arrivals(&network, &b), [(1000, 1, 1944)]);
 }
 
 #[test]
@@ -187,7 +253,7 @@ fn a_link_reaches_itself_and_nobody_else() {
 #[test]
 fn limits_are_enforced() {
     let network = Network::new(1, PathConditions::IDEAL);
-    let limits = LinkLimits { network_mtu: 1500, train_segments: 2, receive_capacity: 0 };
+    let limits = LinkLimits { network_mtu: 1500, train_segments: 2, receive_capacity: 0, ..Network::DEFAULT_LIMITS };
     let link = network.attach_with([10, 0, 0, 1].into(), limits).unwrap();
     let bytes = [0; 4000];
     link.send(Instant::ZERO, &train(&link, 1472, &bytes[..2944])).unwrap();

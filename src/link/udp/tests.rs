@@ -30,7 +30,14 @@ fn packets(count: usize, size: usize, last: usize) -> Vec<u8> {
 }
 
 fn train<'a>(destination: &UdpLink, segment_size: usize, bytes: &'a [u8]) -> Train<'a> {
-    Train { destination: destination.address(), source_port: ROCE_PORT, traffic_class: 0, segment_size, bytes }
+    Train {
+        destination: destination.address(),
+        source_port: ROCE_PORT,
+        traffic_class: 0,
+        hop_limit: None,
+        segment_size,
+        bytes,
+    }
 }
 
 /// Waits for as many bytes as were sent; returns the first arrival, all packets, and how many trains they came in.
@@ -258,5 +265,21 @@ fn packets_carry_identification_zero_and_dont_fragment() {
         assert_eq!(packet[4..8], [0, 0, 0x40, 0], "Identification 0, DF alone");
         assert_eq!(packet[8], 64, "time to live");
         assert_eq!(packet[20..22], source_port.to_be_bytes());
+    }
+}
+
+/// Linux rxe and most hardware send UDP checksum 0, over IPv6 too, where a socket refuses it unless told.
+#[test]
+fn datagrams_without_a_checksum_arrive() {
+    for link in [open(&UdpConfig::default()), open_ipv6(&UdpConfig::default())] {
+        let sender = Local { address: link.address(), interface: 0 }.bind(0).unwrap();
+        match link.address() {
+            IpAddr::V4(_) => sys::set_option(sender.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap(),
+            IpAddr::V6(_) => sys::set_option(sender.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap(),
+        }
+        let bytes = packets(1, 100, 100);
+        send_one(&sender, &link.socket_address(link.address()).unwrap(), &train(&link, 100, &bytes)).unwrap();
+        let (_, got, _) = receive(&link, bytes.len());
+        assert!(got == [bytes]);
     }
 }

@@ -1,39 +1,50 @@
-//! A queue pair as the device knows it: the two halves of a connection, their attributes, and where completions
-//! and events go.
+//! A queue pair as the device knows it: its two halves, their attributes, and where completions and events go.
 
+mod halves;
 mod modify;
+mod route;
+mod shared;
 mod transition;
 
 use super::{
-    AsyncElement, AsyncEvent, AsyncEventType, Counters, Cq, Error, EventQueue, Nic, PostError, QpAttributes,
-    QpCapabilities, QpState, Result,
+    AsyncElement, AsyncEvent, AsyncEventType, Counters, Cq, Error, EventQueue, Nic, QpAttributes, QpCapabilities,
+    QpState, QpType, Result, Srq,
     attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE},
     turn::Turn,
 };
+use halves::{ReceiveHalf, SendHalf, halves};
 use parking_lot::{Mutex, MutexGuard};
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+pub(super) use route::Route;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 use uroce_protocol::{
     Instant, Sge,
-    rc::{Buffers, Fatal, PostReceiveError, PostSendError, Requester, Responder, SendRequest},
-    wire::{Qpn, icrc::Flow},
+    wire::{Qpn, Service},
+    work::{Buffers, Fatal, PostReceiveError, PostSendError, SendOperation, SendRequest},
 };
 
 /// What a queue pair is made of.
 #[derive(Debug)]
 pub(crate) struct NewQp {
+    pub(crate) qp_type: QpType,
+    /// 0 for the target of an extended reliable connection, which has none.
     pub(crate) pd: u32,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
-    /// Where its asynchronous events go.
+    /// Where sends complete; `None` for the target of an extended reliable connection, which has no send queue.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    /// Where receives complete; `None` for that target, whose receives complete where their queues' do.
+    pub(crate) recv_cq: Option<Arc<Cq>>,
+    /// Where receives come from, if not from a queue of its own.
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// The XRC domain of that target, 0 for none.
+    pub(crate) xrc_domain: u32,
+    /// Where its maker's asynchronous events go.
     pub(crate) events: Arc<EventQueue<AsyncEvent>>,
     pub(crate) cap: QpCapabilities,
     pub(crate) sq_sig_all: bool,
+    /// Whether it is spared the copies of what it sends itself to a group that it has joined.
+    pub(crate) blocks_own_multicast: bool,
 }
 
 /// A queue pair.
@@ -49,6 +60,8 @@ pub(crate) struct Qp {
     pub(super) ack_is_deferred: AtomicBool,
     /// One of its completion queues has overrun.
     cq_overran: AtomicBool,
+    /// Where its asynchronous events go: to everybody who has a handle, once for each.
+    owners: Mutex<Vec<Arc<EventQueue<AsyncEvent>>>>,
     state: Mutex<Connection>,
 }
 
@@ -57,43 +70,44 @@ pub(crate) struct Qp {
 pub(crate) struct Connection {
     pub(super) state: QpState,
     attributes: QpAttributes,
-    /// Where packets go; from RTR on.
+    /// Where packets go; from RTR on, if the queue pair has a peer.
     pub(super) route: Option<Route>,
-    pub(super) requester: Requester,
-    pub(super) responder: Responder,
+    pub(super) sender: SendHalf,
+    pub(super) receiver: ReceiveHalf,
     /// The deadline of its entry among the device's timers.
     pub(super) armed: Option<Instant>,
     /// The end of draining has been reported, or is not to be.
     drained: bool,
+    /// That it takes no more receives from its shared receive queue has been reported.
+    last_wqe_reached: bool,
     /// The turn before was full: this one begins with what did not come first there.
     pub(super) requests_first: bool,
     destroyed: bool,
 }
 
-/// The way to the peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
-    pub(super) peer: IpAddr,
-    pub(super) source_port: u16,
-    pub(super) traffic_class: u8,
-    pub(super) flow: Flow,
+impl Connection {
+    pub(super) const fn is_destroyed(&self) -> bool {
+        self.destroyed
+    }
 }
 
 impl Qp {
-    fn new(number: Qpn, made: NewQp) -> Self {
+    fn new(number: Qpn, made: NewQp, (sender, receiver): (SendHalf, ReceiveHalf)) -> Self {
         let connection = Connection {
             state: QpState::Reset,
             attributes: QpAttributes { cap: made.cap, ..QpAttributes::default() },
             route: None,
-            requester: Requester::new(made.cap.max_send_wr),
-            responder: Responder::new(made.cap.max_recv_wr),
+            sender,
+            receiver,
             armed: None,
             drained: true,
+            last_wqe_reached: false,
             requests_first: false,
             destroyed: false,
         };
         Self {
             number,
+            owners: Mutex::new(vec![made.events.clone()]),
             made,
             turn: Turn::default(),
             flush_ack: AtomicBool::new(false),
@@ -105,6 +119,24 @@ impl Qp {
 
     pub(crate) const fn number(&self) -> Qpn {
         self.number
+    }
+
+    pub(crate) const fn qp_type(&self) -> QpType {
+        self.made.qp_type
+    }
+
+    /// The service that its packets are of.
+    pub(crate) const fn service(&self) -> Service {
+        self.made.qp_type.service()
+    }
+
+    pub(crate) const fn blocks_own_multicast(&self) -> bool {
+        self.made.blocks_own_multicast
+    }
+
+    /// Whether its sends complete when their packets have left.
+    pub(crate) const fn completes_on_transmit(&self) -> bool {
+        matches!(self.service(), Service::Uc | Service::Ud)
     }
 
     pub(crate) const fn pd(&self) -> u32 {
@@ -124,7 +156,7 @@ impl Qp {
         QpAttributes {
             qp_state: connection.state,
             cur_qp_state: connection.state,
-            sq_draining: connection.state == QpState::Sqd && !connection.requester.is_idle(),
+            sq_draining: connection.state == QpState::Sqd && !connection.sender.is_idle(),
             ..connection.attributes
         }
     }
@@ -132,15 +164,24 @@ impl Qp {
     /// Adds what it has counted.
     pub(super) fn count(&self, counters: &mut Counters) {
         let connection = self.lock();
-        counters.add_requester(connection.requester.counters());
-        counters.add_responder(connection.responder.counters());
+        connection.sender.count(counters);
+        connection.receiver.count(counters);
     }
 
     fn report(&self, event_type: AsyncEventType) {
-        self.made.events.push(AsyncEvent { event_type, element: AsyncElement::QueuePair(self.number) });
+        for events in &*self.owners.lock() {
+            events.push(AsyncEvent { event_type, element: self.element() });
+        }
+    }
+
+    const fn element(&self) -> AsyncElement {
+        AsyncElement::QueuePair(self.number)
     }
 
     fn check_send(&self, state: QpState, request: &SendRequest<'_>) -> Result<()> {
+        if self.made.send_cq.is_none() {
+            return Err(Error::InvalidArgument("the queue pair has no send queue"));
+        }
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Error::InvalidArgument("the queue pair is not ready to send"));
         }
@@ -148,6 +189,8 @@ impl Qp {
             Buffers::List(list) if list.len() > self.made.cap.max_send_sge as usize => {
                 Err(Error::InvalidArgument("more scatter-gather elements than the queue pair was made for"))
             }
+            // The eight bytes of an ATOMIC WRITE are in its work request anyhow.
+            Buffers::Inline(_) if matches!(request.operation, SendOperation::AtomicWrite { .. }) => Ok(()),
             Buffers::Inline(parts)
                 if parts.iter().map(|part| part.len()).sum::<usize>() > self.made.cap.max_inline_data as usize =>
             {
@@ -155,6 +198,60 @@ impl Qp {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Takes send work requests for one queue pair, one after the other, while its lock is held.
+#[derive(Debug)]
+pub struct SendPoster<'a> {
+    qp: &'a Qp,
+    connection: &'a mut Connection,
+}
+
+impl SendPoster<'_> {
+    /// Has `requests` post either all of its requests or, when it fails, none.
+    ///
+    /// # Errors
+    /// Those of `requests`.
+    pub fn all_or_none<E>(&mut self, requests: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        let mark = self.connection.sender.mark();
+        requests(self).inspect_err(|_| self.connection.sender.rewind(mark))
+    }
+
+    /// Posts one work request.
+    ///
+    /// # Errors
+    /// As [`crate::verbs::QueuePair::post_send`].
+    pub fn post(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        let request = SendRequest { signaled: request.signaled || self.qp.made.sq_sig_all, ..*request };
+        self.qp.check_send(self.connection.state, &request)?;
+        Ok(self.connection.sender.post(&request)?)
+    }
+}
+
+/// Takes receives for one queue pair, one after the other, while its lock is held.
+#[derive(Debug)]
+pub struct ReceivePoster<'a> {
+    qp: &'a Qp,
+    connection: &'a mut Connection,
+}
+
+impl ReceivePoster<'_> {
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// As [`crate::verbs::QueuePair::post_recv`].
+    pub fn post(&mut self, wr_id: u64, sg_list: &[Sge]) -> Result<()> {
+        if self.qp.made.srq.is_some() || self.qp.service() == Service::Xrc {
+            return Err(Error::InvalidArgument("the queue pair has no receive queue of its own"));
+        }
+        if self.connection.state == QpState::Reset {
+            return Err(Error::InvalidArgument("the queue pair is in RESET"));
+        }
+        if sg_list.len() > self.qp.made.cap.max_recv_sge as usize {
+            return Err(Error::InvalidArgument("more scatter-gather elements than the queue pair was made for"));
+        }
+        Ok(self.connection.receiver.post(wr_id, sg_list)?)
     }
 }
 
@@ -191,7 +288,8 @@ impl Nic {
         {
             return Err(Error::InvalidArgument("a capability exceeds the device's"));
         }
-        self.qps.write().insert(|number| Qp::new(number, made))
+        let halves = halves(made.qp_type, cap, made.srq.is_some());
+        self.qps.write().insert(|number| Qp::new(number, made, halves))
     }
 
     /// Ends a queue pair. Work requests that are left end without a completion.
@@ -202,31 +300,29 @@ impl Nic {
         let mut connection = qp.lock();
         connection.destroyed = true;
         self.reset(qp, &mut connection);
-        qp.made.events.withdraw(|event| event.element == AsyncElement::QueuePair(qp.number));
+        self.regions.read().close_windows_of(qp.number);
+        drop(connection);
+        // Whoever attaches it now sees that it is destroyed.
+        self.detach_from_all(qp);
     }
 
     /// Sends an ACK that is held back: the program has seen the completion, and what it does next must not keep the
     /// peer from seeing its own.
     fn send_deferred_ack(&self, qp: &Arc<Qp>) {
-        let has_deferred_ack = qp.lock().responder.has_deferred_ack();
+        let has_deferred_ack = qp.lock().receiver.has_deferred_ack();
         if has_deferred_ack {
             qp.flush_ack.store(true, Ordering::Release);
             self.doorbell(qp);
         }
     }
 
-    /// Queues sends, and transmits on this thread what may leave.
-    pub(crate) fn post_send(&self, qp: &Arc<Qp>, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+    /// Queues the sends that `requests` posts, and transmits on this thread what may leave.
+    pub(crate) fn post_send<T>(&self, qp: &Arc<Qp>, requests: impl FnOnce(&mut SendPoster<'_>) -> T) -> T {
         let result = {
             let mut connection = qp.lock();
-            let result = requests.iter().enumerate().try_for_each(|(index, request)| {
-                let request = SendRequest { signaled: request.signaled || qp.made.sq_sig_all, ..*request };
-                qp.check_send(connection.state, &request)
-                    .and_then(|()| Ok(connection.requester.post(&request)?))
-                    .map_err(|error| PostError { index, error })
-            });
-            if connection.state == QpState::Err {
-                self.settle(qp, &mut connection);
+            let result = requests(&mut SendPoster { qp, connection: &mut connection });
+            if matches!(connection.state, QpState::Err | QpState::Sqe) {
+                self.settle(qp, &mut connection, self.clock.now());
             }
             result
         };
@@ -234,27 +330,12 @@ impl Nic {
         result
     }
 
-    /// Queues receives.
-    pub(crate) fn post_recv<'a>(
-        &self,
-        qp: &Arc<Qp>,
-        requests: impl Iterator<Item = (u64, &'a [Sge])>,
-    ) -> Result<(), PostError> {
+    /// Queues the receives that `requests` posts.
+    pub(crate) fn post_recv<T>(&self, qp: &Arc<Qp>, requests: impl FnOnce(&mut ReceivePoster<'_>) -> T) -> T {
         let mut connection = qp.lock();
-        if connection.state == QpState::Reset {
-            let error = Error::InvalidArgument("the queue pair is in RESET");
-            return Err(PostError { index: 0, error });
-        }
-        let result = requests.enumerate().try_for_each(|(index, (wr_id, list))| {
-            let posted = if list.len() > qp.made.cap.max_recv_sge as usize {
-                Err(Error::InvalidArgument("more scatter-gather elements than the queue pair was made for"))
-            } else {
-                connection.responder.post(wr_id, list).map_err(Error::from)
-            };
-            posted.map_err(|error| PostError { index, error })
-        });
+        let result = requests(&mut ReceivePoster { qp, connection: &mut connection });
         if connection.state == QpState::Err {
-            self.settle(qp, &mut connection);
+            self.settle(qp, &mut connection, self.clock.now());
         }
         drop(connection);
         self.leave();
@@ -262,13 +343,18 @@ impl Nic {
     }
 
     /// Carries out of a queue pair what its state machines have come to: a failure, events, completions, a
-    /// deadline. Whoever has made them move calls this before it lets go of the lock.
-    pub(super) fn settle(&self, qp: &Arc<Qp>, connection: &mut Connection) {
-        if connection.responder.poll_established() && connection.state == QpState::Rtr {
+    /// deadline. Whoever has made them move calls this before it lets go of the lock, and says when that was.
+    pub(super) fn settle(&self, qp: &Arc<Qp>, connection: &mut Connection, now: Instant) {
+        if connection.receiver.poll_established() && connection.state == QpState::Rtr {
             qp.report(AsyncEventType::CommEst);
         }
-        if let Some(fatal) = connection.requester.poll_fatal().or_else(|| connection.responder.poll_fatal()) {
-            fail(connection);
+        if let Some(fatal) = connection.sender.poll_fatal().or_else(|| connection.receiver.poll_fatal()) {
+            if fatal == Fatal::Requester && connection.sender.fails_alone() {
+                connection.state = QpState::Sqe;
+                connection.sender.flush();
+            } else {
+                fail(connection);
+            }
             match fatal {
                 // The work request's completion tells.
                 Fatal::Requester => {}
@@ -281,18 +367,17 @@ impl Nic {
             fail(connection);
             qp.report(AsyncEventType::QpFatal);
         }
-        if connection.state == QpState::Sqd && !connection.drained && connection.requester.is_idle() {
+        if connection.state == QpState::Sqd && !connection.drained && connection.sender.is_idle() {
             connection.drained = true;
             qp.report(AsyncEventType::SqDrained);
         }
-        let (requester, responder) = (&mut connection.requester, &mut connection.responder);
-        if qp.made.send_cq.deliver(qp.number, &self.counters, || requester.poll_completion()) {
-            self.overrun(&qp.made.send_cq);
+        if let Some(cq) = &qp.made.send_cq
+            && cq.deliver(qp.number, now, &self.counters, || connection.sender.poll_completion())
+        {
+            self.overrun(cq);
         }
-        if qp.made.recv_cq.deliver(qp.number, &self.counters, || responder.poll_completion()) {
-            self.overrun(&qp.made.recv_cq);
-        }
-        let (armed, is_first) = self.timers.arm(qp.number, connection.armed, connection.requester.poll_timeout());
+        self.deliver_receives(qp, connection, now);
+        let (armed, is_first) = self.timers.arm(qp.number, connection.armed, connection.sender.poll_timeout());
         connection.armed = armed;
         if is_first {
             self.sleeper.wake_from_watch();
@@ -306,26 +391,22 @@ impl Nic {
             event_type: AsyncEventType::CqErr,
             element: AsyncElement::CompletionQueue(cq.number()),
         });
-        let users: Vec<_> = self
-            .qps
-            .read()
-            .iter()
-            .filter(|qp| Arc::ptr_eq(&qp.made.send_cq, cq) || Arc::ptr_eq(&qp.made.recv_cq, cq))
-            .collect();
-        for qp in users {
-            qp.cq_overran.store(true, Ordering::Release);
-            self.schedule(qp);
-        }
+        let users: Vec<_> = self.qps.read().iter().filter(|qp| qp.uses(cq)).collect();
+        users.iter().for_each(|qp| qp.fail_soon(self));
     }
 
-    /// Takes a queue pair back to RESET.
+    /// Takes a queue pair back to RESET, which leaves nothing of what it did before.
     fn reset(&self, qp: &Qp, connection: &mut Connection) {
         connection.state = QpState::Reset;
         connection.attributes = QpAttributes { cap: qp.made.cap, ..QpAttributes::default() };
         connection.route = None;
-        connection.requester.reset();
-        connection.responder.reset();
+        connection.sender.reset();
+        connection.receiver.reset();
         connection.drained = true;
+        connection.last_wqe_reached = false;
+        for cq in [&qp.made.send_cq, &qp.made.recv_cq].into_iter().flatten() {
+            cq.purge(qp.number);
+        }
         self.timers.disarm(qp.number, connection.armed.take());
     }
 }
@@ -333,6 +414,6 @@ impl Nic {
 /// Takes a queue pair to ERR: everything posted is flushed, in order.
 fn fail(connection: &mut Connection) {
     connection.state = QpState::Err;
-    connection.requester.flush();
-    connection.responder.flush();
+    connection.sender.flush();
+    connection.receiver.flush();
 }

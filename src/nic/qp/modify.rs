@@ -2,17 +2,19 @@
 
 use super::{
     super::{
-        AddressHandleAttributes, Error, Nic, PKEY_TABLE_LEN, PORT, QpAttributeMask as Mask, QpAttributes, QpState,
-        Result, attributes::MAX_RD_ATOMIC,
+        Error, Nic, PKEY_TABLE_LEN, PORT, QpAttributeMask as Mask, QpAttributes, QpState, QpType, Result,
+        attributes::MAX_RD_ATOMIC,
     },
-    Connection, Qp, Route, fail,
+    Connection, Qp, fail,
+    halves::{ReceiveHalf, SendHalf},
     transition::check_mask,
 };
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 use uroce_protocol::{
     Psn,
     rc::{PathAttributes, RequesterAttributes, ResponderAttributes},
-    wire::{PKey, Qpn, icrc::Flow},
+    uc, ud,
+    wire::{PKey, QKey, Qpn, Service},
 };
 
 impl Nic {
@@ -31,11 +33,11 @@ impl Nic {
                 return Err(Error::InvalidArgument("the queue pair is not in the state that the caller believes"));
             }
             let to = if mask.contains(Mask::STATE) { attributes.qp_state } else { from };
-            check_mask(from, to, mask)?;
+            check_mask(qp.made.qp_type, from, to, mask)?;
             self.check_values(attributes, mask)?;
             take(&mut connection.attributes, attributes, mask);
             self.enter(qp, &mut connection, from, to, mask);
-            self.settle(qp, &mut connection);
+            self.settle(qp, &mut connection, self.clock.now());
         }
         self.doorbell(qp);
         Ok(())
@@ -65,24 +67,7 @@ impl Nic {
         in_range(Mask::TIMEOUT, attributes.timeout < 32, "a timeout code has 5 bits")?;
         in_range(Mask::RETRY_CNT, attributes.retry_cnt < 8, "a retry count has 3 bits")?;
         in_range(Mask::RNR_RETRY, attributes.rnr_retry < 8, "a retry count has 3 bits")?;
-        if mask.contains(Mask::AV) { self.check_address(&attributes.ah_attr) } else { Ok(()) }
-    }
-
-    fn check_address(&self, ah_attr: &AddressHandleAttributes) -> Result<()> {
-        if !ah_attr.is_global {
-            return Err(Error::InvalidArgument("a RoCE path needs a global route"));
-        }
-        if ah_attr.grh.sgid_index != 0 {
-            return Err(Error::InvalidArgument("the port has one GID, at index 0"));
-        }
-        if ah_attr.port_num != PORT {
-            return Err(Error::InvalidArgument("the device has port 1 only"));
-        }
-        let peer = ah_attr.grh.dgid.address();
-        if peer.is_ipv4() != self.address.is_ipv4() {
-            return Err(Error::InvalidArgument("the peer's address is of another IP version than the device's"));
-        }
-        if peer.is_unspecified() || peer.is_multicast() {
+        if mask.contains(Mask::AV) && self.address_vector(&attributes.ah_attr)?.peer.is_multicast() {
             return Err(Error::InvalidArgument("the peer's address is not one host's"));
         }
         Ok(())
@@ -98,52 +83,64 @@ impl Nic {
         tracing::debug!(qp = %qp.number, ?from, ?to, "queue pair state");
         match to {
             QpState::Reset => self.reset(qp, connection),
-            QpState::Rtr => connection.responder.connect(self.responder_attributes(&attributes)),
-            QpState::Rts if from == QpState::Rtr => {
-                connection.requester.connect(self.requester_attributes(&attributes));
+            QpState::Rtr if qp.qp_type() != QpType::XrcSend => {
+                self.connect_receiver(qp, &mut connection.receiver, &attributes);
             }
-            QpState::Rts => connection.requester.set_draining(false),
+            QpState::Rts if from == QpState::Rtr && qp.qp_type() != QpType::XrcRecv => {
+                self.connect_sender(qp, &mut connection.sender, &attributes);
+            }
+            QpState::Rts if from == QpState::Sqe => connection.sender.recover(),
+            QpState::Rts => connection.sender.set_draining(false),
             QpState::Sqd if from != QpState::Sqd => {
-                connection.requester.set_draining(true);
+                connection.sender.set_draining(true);
                 connection.drained = !(mask.contains(Mask::EN_SQD_ASYNC_NOTIFY) && attributes.en_sqd_async_notify);
             }
             QpState::Err => fail(connection),
-            QpState::Init | QpState::Sqd | QpState::Sqe => {}
+            QpState::Init | QpState::Rtr | QpState::Sqd | QpState::Sqe => {}
         }
-        if matches!(from, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-            if mask.contains(Mask::ACCESS_FLAGS) {
-                connection.responder.set_access(attributes.qp_access_flags);
-            }
-            if mask.contains(Mask::MIN_RNR_TIMER) {
-                connection.responder.set_min_rnr_timer(attributes.min_rnr_timer);
-            }
-        }
-        if from == QpState::Sqd {
-            if mask.intersects(Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY) {
-                connection.requester.set_retry(attributes.timeout, attributes.retry_cnt, attributes.rnr_retry);
-            }
-            if mask.contains(Mask::MAX_QP_RD_ATOMIC) {
-                connection.requester.set_max_rd_atomic(attributes.max_rd_atomic);
-            }
-            if mask.contains(Mask::MAX_DEST_RD_ATOMIC) {
-                connection.responder.set_max_dest_rd_atomic(attributes.max_dest_rd_atomic);
+        change_sender(&mut connection.sender, &attributes, mask);
+        change_receiver(&mut connection.receiver, &attributes, mask);
+    }
+
+    /// Makes the receiving half ready (INIT → RTR).
+    fn connect_receiver(&self, qp: &Qp, receiver: &mut ReceiveHalf, attributes: &QpAttributes) {
+        match receiver {
+            ReceiveHalf::Rc(responder) => responder.connect(self.responder_attributes(qp.service(), attributes)),
+            ReceiveHalf::Uc(responder) => responder.connect(uc::ResponderAttributes {
+                mtu: attributes.path_mtu,
+                first_psn: Psn::new(attributes.rq_psn),
+                access: attributes.qp_access_flags,
+            }),
+            ReceiveHalf::Ud(responder) => {
+                responder.connect(ud::ResponderAttributes { mtu: self.active_mtu, qkey: QKey(attributes.qkey) });
             }
         }
     }
 
-    fn route(&self, number: Qpn, attributes: &QpAttributes) -> Route {
-        let peer = attributes.ah_attr.grh.dgid.address();
-        let source_port = self.link.source_port(source_port(number, Qpn::new(attributes.dest_qp_num)));
-        Route {
-            peer,
-            source_port,
-            traffic_class: attributes.ah_attr.grh.traffic_class,
-            flow: Flow::new(self.address, peer, source_port),
+    /// Makes the sending half ready (RTR → RTS).
+    fn connect_sender(&self, qp: &Qp, sender: &mut SendHalf, attributes: &QpAttributes) {
+        let first_psn = Psn::new(attributes.sq_psn);
+        match sender {
+            SendHalf::Rc(requester) => requester.connect(self.requester_attributes(qp.service(), attributes)),
+            SendHalf::Uc(requester) => requester.connect(uc::RequesterAttributes {
+                destination: Qpn::new(attributes.dest_qp_num),
+                mtu: attributes.path_mtu,
+                pkey: PKey::DEFAULT,
+                first_psn,
+            }),
+            SendHalf::Ud(requester) => requester.connect(ud::RequesterAttributes {
+                source: qp.number,
+                mtu: self.active_mtu,
+                pkey: PKey::DEFAULT,
+                first_psn,
+                qkey: QKey(attributes.qkey),
+            }),
         }
     }
 
-    const fn path_attributes(&self, attributes: &QpAttributes) -> PathAttributes {
+    const fn path_attributes(&self, service: Service, attributes: &QpAttributes) -> PathAttributes {
         PathAttributes {
+            service,
             destination: Qpn::new(attributes.dest_qp_num),
             mtu: attributes.path_mtu,
             pkey: PKey::DEFAULT,
@@ -151,9 +148,9 @@ impl Nic {
         }
     }
 
-    const fn responder_attributes(&self, attributes: &QpAttributes) -> ResponderAttributes {
+    const fn responder_attributes(&self, service: Service, attributes: &QpAttributes) -> ResponderAttributes {
         ResponderAttributes {
-            path: self.path_attributes(attributes),
+            path: self.path_attributes(service, attributes),
             first_psn: Psn::new(attributes.rq_psn),
             max_dest_rd_atomic: attributes.max_dest_rd_atomic,
             min_rnr_timer: attributes.min_rnr_timer,
@@ -161,15 +158,62 @@ impl Nic {
         }
     }
 
-    const fn requester_attributes(&self, attributes: &QpAttributes) -> RequesterAttributes {
+    const fn requester_attributes(&self, service: Service, attributes: &QpAttributes) -> RequesterAttributes {
         RequesterAttributes {
-            path: self.path_attributes(attributes),
+            path: self.path_attributes(service, attributes),
             first_psn: Psn::new(attributes.sq_psn),
             max_rd_atomic: attributes.max_rd_atomic,
             timeout: attributes.timeout,
             retry_cnt: attributes.retry_cnt,
             rnr_retry: attributes.rnr_retry,
             window: self.window,
+        }
+    }
+}
+
+/// Tells the sending half what has changed.
+fn change_sender(sender: &mut SendHalf, attributes: &QpAttributes, mask: Mask) {
+    match sender {
+        SendHalf::Rc(requester) => {
+            if mask.intersects(Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY) {
+                requester.set_retry(attributes.timeout, attributes.retry_cnt, attributes.rnr_retry);
+            }
+            if mask.contains(Mask::MAX_QP_RD_ATOMIC) {
+                requester.set_max_rd_atomic(attributes.max_rd_atomic);
+            }
+        }
+        SendHalf::Uc(_) => {}
+        SendHalf::Ud(requester) => {
+            if mask.contains(Mask::QKEY) {
+                requester.set_qkey(QKey(attributes.qkey));
+            }
+        }
+    }
+}
+
+/// Tells the receiving half what has changed.
+fn change_receiver(receiver: &mut ReceiveHalf, attributes: &QpAttributes, mask: Mask) {
+    match receiver {
+        ReceiveHalf::Rc(responder) => {
+            if mask.contains(Mask::ACCESS_FLAGS) {
+                responder.set_access(attributes.qp_access_flags);
+            }
+            if mask.contains(Mask::MIN_RNR_TIMER) {
+                responder.set_min_rnr_timer(attributes.min_rnr_timer);
+            }
+            if mask.contains(Mask::MAX_DEST_RD_ATOMIC) {
+                responder.set_max_dest_rd_atomic(attributes.max_dest_rd_atomic);
+            }
+        }
+        ReceiveHalf::Uc(responder) => {
+            if mask.contains(Mask::ACCESS_FLAGS) {
+                responder.set_access(attributes.qp_access_flags);
+            }
+        }
+        ReceiveHalf::Ud(responder) => {
+            if mask.contains(Mask::QKEY) {
+                responder.set_qkey(QKey(attributes.qkey));
+            }
         }
     }
 }
@@ -197,35 +241,6 @@ const fn take(to: &mut QpAttributes, from: &QpAttributes, mask: Mask) {
         SQ_PSN sq_psn,
         MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
         DEST_QPN dest_qp_num,
-    }
-}
-
-/// The UDP source port of a connection: Linux's (`rdma_calc_flow_label` and `rdma_flow_label_to_udp_sport`), the
-/// same for both directions.
-fn source_port(local: Qpn, remote: Qpn) -> u16 {
-    let mut label = u64::from(local.value()) * u64::from(remote.value());
-    label ^= label >> 20;
-    label ^= label >> 40;
-    let label = label & 0xf_ffff;
-    0xc000 | ((label & 0x3fff) ^ (label >> 14)) as u16
-}
-
-/// Whether a packet that came from `source` is the connected peer's.
-impl Route {
-    pub(in crate::nic) fn is_peer(&self, source: IpAddr) -> bool {
-        self.peer == source
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn source_ports_are_linux_rxes() {
-        // 0x11 · 0x11 = 0x121: nothing to fold.
-        assert_eq!(source_port(Qpn::new(0x11), Qpn::new(0x11)), 0xc121);
-        assert_eq!(source_port(Qpn::new(0x12_3456), Qpn::new(0x65)), source_port(Qpn::new(0x65), Qpn::new(0x12_3456)));
-        assert!(source_port(Qpn::new(0xff_fffe), Qpn::new(0xff_fffe)) >= 0xc000);
+        QKEY qkey,
     }
 }
