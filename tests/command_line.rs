@@ -133,6 +133,54 @@ fn verbosity_goes_to_standard_error_as_far_as_asked() {
 }
 
 #[test]
+fn variables_mean_what_the_options_mean() {
+    let run = |variable, value, arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_uroce")).args(arguments).env(variable, value).output().unwrap()
+    };
+    let output = run("UROCE_ADDR", "127.77.0.2", &["info"]);
+    assert!(stdout(&output).contains("127.77.0.2"), "{}", stdout(&output));
+    let output = run("UROCE_ADDR", "127.77.0.2", &["info", "--addr", "127.77.0.3"]);
+    assert!(stdout(&output).contains("127.77.0.3"), "{}", stdout(&output));
+    let output = run("UROCE_MTU", "512", &["info"]);
+    assert!(stdout(&output).contains("512 (2)"), "{}", stdout(&output));
+    let output = run("UROCE_LOG", "info", &["info"]);
+    assert!(stderr(&output).contains("device open"), "{}", stderr(&output));
+
+    let output = run("UROCE_MTU", "1500", &["info"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("UROCE_MTU=1500: a path MTU is 256, 512"), "{}", stderr(&output));
+}
+
+#[test]
+fn of_several_processes_each_captures_to_a_file_of_its_own() {
+    let folder = std::env::temp_dir().join(format!("uroce-captures-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let mut children: Vec<_> = (0..6)
+        .map(|_| {
+            Command::new(env!("CARGO_BIN_EXE_uroce"))
+                .args(["pingpong", "--loopback", "-n", "5"])
+                .env("UROCE_CAPTURE", folder.join("x.pcapng"))
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), children.len(), "{files:?}");
+    assert!(files.contains(&folder.join("x.pcapng")));
+    for file in &files {
+        let verified = uroce(&["pcap", "verify", file.to_str().unwrap()]);
+        assert_eq!(verified.status.code(), Some(0), "{}", stdout(&verified));
+        let shown = uroce(&["pcap", "show", file.to_str().unwrap()]);
+        assert!(stdout(&shown).lines().count() >= 20, "{}: {}", file.display(), stdout(&shown));
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_capture_of_a_run_verifies_and_shows() {
     let file = std::env::temp_dir().join(format!("uroce-command-line-{}.pcapng", std::process::id()));
     let path = file.to_str().unwrap();

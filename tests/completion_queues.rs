@@ -3,12 +3,16 @@
 mod support;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::AsFd;
+use std::{
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 use support::{ALL, Side, async_event, channel_event, connect, device, eventually, poll_one, send};
 use uroce::verbs::{
     AsyncElement, AsyncEventType, CompletionChannel, CompletionQueue, Context, Device, Notify, ProtectionDomain,
-    QpCapabilities, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest, SendOperation, SendWorkRequest, WcStatus,
-    WorkCompletion,
+    QpAttributeMask as Mask, QpAttributes, QpCapabilities, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest,
+    SendOperation, SendWorkRequest, WcStatus, WorkCompletion,
 };
 
 /// A queue pair connected to itself, whose receives complete in a queue with a channel.
@@ -111,8 +115,8 @@ fn an_error_wakes_whoever_waits_for_solicited_events() {
     let fixture = Fixture::new();
     fixture.receive(1);
     fixture.receives.req_notify(Notify::Solicited).unwrap();
-    let to_error = uroce::verbs::QpAttributes { qp_state: QpState::Err, ..Default::default() };
-    fixture.qp.modify(&to_error, uroce::verbs::QpAttributeMask::STATE).unwrap();
+    let to_error = QpAttributes { qp_state: QpState::Err, ..Default::default() };
+    fixture.qp.modify(&to_error, Mask::STATE).unwrap();
     channel_event(&fixture.channel);
     assert_eq!(poll_one(&fixture.receives).status, WcStatus::WorkRequestFlushed);
 }
@@ -216,4 +220,67 @@ fn dropping_a_device_with_everything_open_is_fine() {
     let cq = context.create_cq(16, 0, Some(&channel)).unwrap();
     cq.req_notify(Notify::Next).unwrap();
     drop((device, context, channel, cq));
+}
+
+#[test]
+fn completions_carry_the_time_on_the_device_s_clock() {
+    let fixture = Fixture::new();
+    let before = fixture.context.raw_clock();
+    fixture.receive(1);
+    let list = [fixture.side.mr.sge(8, 8)];
+    fixture.qp.post_send(&[send(1, SendOperation::Send, &list)]).unwrap();
+    let received = poll_one(&fixture.receives);
+    let sent = poll_one(&fixture.side.cq);
+    let after = fixture.context.raw_clock();
+    assert!(before <= received.timestamp, "{before:?} {received:?}");
+    assert!(received.timestamp <= sent.timestamp, "{received:?} {sent:?}");
+    assert!(sent.timestamp <= after, "{sent:?} {after:?}");
+}
+
+#[test]
+fn a_queue_pair_that_is_reset_leaves_no_completions() {
+    let fixture = Fixture::new();
+    let other = fixture.pd.create_qp(&QpInitAttributes::new(&fixture.receives)).unwrap();
+    let to_init = QpAttributes { qp_state: QpState::Init, port_num: 1, ..QpAttributes::default() };
+    let in_init = Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
+    other.modify(&to_init, in_init).unwrap();
+    let list = [fixture.side.mr.sge(0, 8)];
+    other.post_recv(&[ReceiveWorkRequest { wr_id: 50, sg_list: &list }]).unwrap();
+    fixture.receive(1);
+    fixture.receive(2);
+    let to = |qp_state| QpAttributes { qp_state, ..QpAttributes::default() };
+    for qp in [&fixture.qp, &other] {
+        qp.modify(&to(QpState::Err), Mask::STATE).unwrap();
+    }
+    fixture.qp.modify(&to(QpState::Reset), Mask::STATE).unwrap();
+    // The other queue pair's stays.
+    assert_eq!(poll_one(&fixture.receives).wr_id, 50);
+    assert_eq!(fixture.receives.poll(&mut [WorkCompletion::default()]).unwrap(), 0);
+}
+
+extern "C" fn do_nothing(_signal: libc::c_int) {}
+
+#[test]
+fn a_signal_ends_the_wait_for_an_event() {
+    let fixture = Fixture::new();
+    // SAFETY: the handler does nothing, and no other test uses this signal.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = do_nothing as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+    }
+    let is_done = AtomicBool::new(false);
+    // SAFETY: no precondition.
+    let waiting = unsafe { libc::pthread_self() };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Acquire) {
+                // SAFETY: the thread waits for this one to end.
+                unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) };
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert_eq!(fixture.channel.get_event().unwrap_err().errno(), libc::EINTR);
+        is_done.store(true, Ordering::Release);
+    });
 }

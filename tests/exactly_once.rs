@@ -13,12 +13,13 @@ use uroce::{
     link::sim::{Network, PathConditions},
     verbs::{
         AccessFlags, Buffers, CompletionQueue, Connection, Device, MemoryRegion, Mtu, Progress, Psn, QpCapabilities,
-        QpInitAttributes, QueuePair, Quirks, ReceiveWorkRequest, SendWorkRequest, Sge, WcStatus, WorkCompletion,
+        QpInitAttributes, QpType, QueuePair, Quirks, ReceiveWorkRequest, SendWorkRequest, Sge, SharedReceiveQueue,
+        SrqInitAttributes, Target, WcStatus, WorkCompletion, XrcDomainInitAttributes,
     },
 };
 use uroce_protocol::{
     Instant,
-    testing::{Workload, noise},
+    testing::{Kind, Workload, noise},
     time::Duration,
 };
 
@@ -31,11 +32,13 @@ const RECEIVES: u64 = 1 << 32;
 const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_READ)
-    .union(AccessFlags::REMOTE_ATOMIC);
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::FLUSH_GLOBAL);
 
 #[derive(Clone, Debug)]
 struct Scenario {
     seed: u64,
+    receives: Receives,
     conditions: PathConditions,
     quirks: Quirks,
     mtu: Mtu,
@@ -46,9 +49,24 @@ struct Scenario {
     longest: u32,
 }
 
+/// Where receives come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    /// The queue pair's own queue.
+    Own,
+    /// A shared receive queue.
+    Shared,
+    /// The shared receive queue that requests name: each direction is an XRC connection.
+    Named,
+}
+
 /// One end of a connection: what it posts, what it owns, what came of it.
 struct End {
+    /// Where it posts sends.
     qp: QueuePair,
+    /// What the peer sends to.
+    target: QueuePair,
+    srq: Option<SharedReceiveQueue>,
     cq: CompletionQueue,
     /// Its own buffers; the peer never reaches them.
     near: MemoryRegion,
@@ -62,55 +80,83 @@ struct End {
 }
 
 impl End {
-    fn new(device: &Device, load: Workload, peer_load: &Workload, seed: u64) -> Self {
+    fn new(device: &Device, receives: Receives, load: Workload, peer_load: &Workload, seed: u64) -> Self {
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(1000, 0, None).unwrap();
         let cap = QpCapabilities { max_send_sge: 4, ..QpCapabilities::default() };
-        let qp = pd.create_qp(&QpInitAttributes { cap, ..QpInitAttributes::new(&cq) }).unwrap();
+        let attributes = QpInitAttributes { cap, ..QpInitAttributes::new(&cq) };
+        let (qp, target, srq) = match receives {
+            Receives::Own => {
+                let qp = pd.create_qp(&attributes).unwrap();
+                (qp.clone(), qp, None)
+            }
+            Receives::Shared => {
+                let srq = pd.create_srq(&SrqInitAttributes::default()).unwrap();
+                let qp = pd.create_qp(&QpInitAttributes { srq: Some(&srq), ..attributes }).unwrap();
+                (qp.clone(), qp, Some(srq))
+            }
+            Receives::Named => {
+                let domain = context.open_xrcd(&XrcDomainInitAttributes::default()).unwrap();
+                let xrc = Some((&domain, &cq));
+                let srq = pd.create_srq(&SrqInitAttributes { xrc, ..SrqInitAttributes::default() }).unwrap();
+                let qp = pd.create_qp(&QpInitAttributes { qp_type: QpType::XrcSend, ..attributes }).unwrap();
+                (qp, domain.create_qp(0).unwrap(), Some(srq))
+            }
+        };
         let near = pd.reg_mr(load.local_size().max(1), AccessFlags::LOCAL_WRITE).unwrap();
         let far = pd.reg_mr(peer_load.remote_size(), ALL_ACCESS).unwrap();
         let (near_seed, far_seed) = (seed, !seed);
         near.write(0, &noise(near_seed, near.length())).unwrap();
         far.write(0, &noise(far_seed, far.length())).unwrap();
-        Self { qp, cq, near, far, load, near_seed, far_seed, sends: vec![], receives: vec![] }
+        Self { qp, target, srq, cq, near, far, load, near_seed, far_seed, sends: vec![], receives: vec![] }
     }
 
     fn connect(&self, peer: &Self, address: IpAddr, psns: (Psn, Psn), scenario: &Scenario) {
-        self.qp
-            .connect(&Connection {
-                local_psn: psns.0,
-                remote_psn: psns.1,
-                path_mtu: scenario.mtu,
-                max_rd_atomic: scenario.rd_atomic,
-                min_rnr_timer: 1,
-                timeout: 10,
-                retry_cnt: scenario.retry_cnt,
-                traffic_class: 2,
-                ..Connection::new(address.into(), peer.qp.qp_num())
-            })
-            .unwrap();
+        let connection = |peer: &QueuePair| Connection {
+            local_psn: psns.0,
+            remote_psn: psns.1,
+            path_mtu: scenario.mtu,
+            max_rd_atomic: scenario.rd_atomic,
+            min_rnr_timer: 1,
+            timeout: 10,
+            retry_cnt: scenario.retry_cnt,
+            traffic_class: 2,
+            ..Connection::new(address.into(), peer.qp_num())
+        };
+        self.qp.connect(&connection(&peer.target)).unwrap();
+        if scenario.receives == Receives::Named {
+            self.target.connect(&connection(&peer.qp)).unwrap();
+        }
     }
 
     fn post_receives(&self, peer_load: &Workload) {
         for (index, (offset, length)) in peer_load.receives().enumerate() {
             let list = [self.far.sge(offset as usize, length as usize)];
             let receive = ReceiveWorkRequest { wr_id: RECEIVES + index as u64, sg_list: &list };
-            self.qp.post_recv(&[receive]).unwrap();
+            match &self.srq {
+                Some(srq) => srq.post_recv(&[receive]).unwrap(),
+                None => self.qp.post_recv(&[receive]).unwrap(),
+            }
         }
     }
 
-    fn post_sends(&self, peer: &MemoryRegion) {
+    fn post_sends(&self, peer: &Self, receives: Receives) {
+        let target = match &peer.srq {
+            Some(srq) if receives == Receives::Named => Target::SharedReceiveQueue(srq.number()),
+            _ => Target::Peer,
+        };
         for (index, planned) in self.load.requests.iter().enumerate() {
             let list: Vec<Sge> =
                 planned.buffers().map(|(offset, length)| self.near.sge(offset as usize, length as usize)).collect();
             let request = SendWorkRequest {
                 wr_id: index as u64,
-                operation: self.load.operation(index, peer.address(), peer.rkey()),
+                operation: self.load.operation(index, peer.far.address(), peer.far.rkey()),
                 buffers: Buffers::List(&list),
                 signaled: planned.signaled,
                 solicited: false,
                 fence: planned.fence,
+                target,
             };
             self.qp.post_send(&[request]).unwrap();
         }
@@ -161,19 +207,20 @@ fn run(scenario: &Scenario) -> Result<bool, TestCaseError> {
             .build()
             .unwrap()
     });
+    let kinds = if scenario.receives == Receives::Named { Kind::XRC } else { Kind::RC };
     let loads = [
-        Workload::random(scenario.seed, scenario.count, scenario.longest),
-        Workload::random(scenario.seed ^ 1, scenario.count / 2, scenario.longest),
+        Workload::random(scenario.seed, kinds, scenario.count, scenario.longest),
+        Workload::random(scenario.seed ^ 1, kinds, scenario.count / 2, scenario.longest),
     ];
-    let mut a = End::new(&devices[0], loads[0].clone(), &loads[1], scenario.seed);
-    let mut b = End::new(&devices[1], loads[1].clone(), &loads[0], scenario.seed ^ 2);
+    let mut a = End::new(&devices[0], scenario.receives, loads[0].clone(), &loads[1], scenario.seed);
+    let mut b = End::new(&devices[1], scenario.receives, loads[1].clone(), &loads[0], scenario.seed ^ 2);
     let zero = Psn::new(0);
     a.connect(&b, B, (scenario.first_psn, zero), scenario);
     b.connect(&a, A, (zero, scenario.first_psn), scenario);
     a.post_receives(&loads[1]);
     b.post_receives(&loads[0]);
-    a.post_sends(&b.far);
-    b.post_sends(&a.far);
+    a.post_sends(&b, scenario.receives);
+    b.post_sends(&a, scenario.receives);
 
     let end_of_time = Instant::ZERO + Duration::from_secs(600);
     loop {
@@ -223,9 +270,12 @@ fn quirks() -> impl Strategy<Value = Quirks> {
 }
 
 fn scenario(conditions: impl Strategy<Value = PathConditions>) -> impl Strategy<Value = Scenario> {
-    (any::<u64>(), conditions, quirks(), 0..5_usize, any::<u32>(), 1_u8..16, 1_u8..8, 1_u32..16, 1_u32..20_000)
-        .prop_map(|(seed, conditions, quirks, mtu, first_psn, rd_atomic, retry_cnt, count, longest)| Scenario {
+    let receives = prop_oneof![Just(Receives::Own), Just(Receives::Shared), Just(Receives::Named)];
+    let connection = (receives, quirks(), 0..5_usize, any::<u32>(), 1_u8..16, 1_u8..8);
+    (any::<u64>(), conditions, connection, 1_u32..16, 1_u32..20_000).prop_map(
+        |(seed, conditions, (receives, quirks, mtu, first_psn, rd_atomic, retry_cnt), count, longest)| Scenario {
             seed,
+            receives,
             conditions,
             quirks,
             mtu: Mtu::ALL[mtu],
@@ -234,7 +284,8 @@ fn scenario(conditions: impl Strategy<Value = PathConditions>) -> impl Strategy<
             retry_cnt,
             count,
             longest,
-        })
+        },
+    )
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use uroce::{
     verbs::{
         AccessFlags, Buffers, CompletionQueue, Connection, Device, MemoryRegion, Progress, QpAttributeMask,
         QpAttributes, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest, SendOperation, SendWorkRequest, Sge,
-        WcStatus, WorkCompletion,
+        Target, WcStatus, WorkCompletion,
     },
 };
 use uroce_protocol::{Instant, time::Duration};
@@ -67,6 +67,7 @@ fn post(operation: SendOperation, list: &[Sge]) -> SendWorkRequest<'_> {
         signaled: true,
         solicited: false,
         fence: false,
+        target: Target::Peer,
     }
 }
 

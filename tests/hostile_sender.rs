@@ -66,8 +66,14 @@ impl Sender {
 
     /// Sends bytes as they are.
     fn send_raw(&self, bytes: &[u8]) {
-        let train =
-            Train { destination: self.to, source_port: ROCE_PORT, traffic_class: 0, segment_size: bytes.len(), bytes };
+        let train = Train {
+            destination: self.to,
+            source_port: ROCE_PORT,
+            traffic_class: 0,
+            hop_limit: None,
+            segment_size: bytes.len(),
+            bytes,
+        };
         self.link.send(Instant::ZERO, &train).unwrap();
     }
 

@@ -109,12 +109,54 @@ fn zero_based_and_iova_regions_count_their_own_addresses() {
 fn keys_die_with_their_registration() {
     let (a, b) = pair(4096);
     let region = b.pd.reg_mr(64, ALL).unwrap();
-    let old = region.rkey();
-    region.rereg(None, Some(ALL - AccessFlags::REMOTE_READ)).unwrap();
-    assert_ne!(region.rkey(), old);
-    assert_eq!(status_of(&a, write_to(&region), a.mr.sge(0, 8)), WcStatus::Success);
-    let operation = SendOperation::Write { address: region.address(), rkey: old };
+    let operation = write_to(&region);
+    let key = region.rkey();
+    drop(region);
+    let others: Vec<_> = (0..100).map(|_| b.pd.reg_mr(64, ALL).unwrap()).collect();
+    assert!(others.iter().all(|other| other.rkey() != key));
     assert_eq!(status_of(&a, operation, a.mr.sge(0, 8)), WcStatus::RemoteAccess);
+}
+
+#[test]
+fn a_reregistered_region_keeps_its_keys_and_allows_what_it_now_does() {
+    let (a, b) = pair(4096);
+    let region = b.pd.reg_mr(64, ALL - AccessFlags::REMOTE_WRITE).unwrap();
+    let operation = write_to(&region);
+    region.rereg(None, Some(ALL)).unwrap();
+    assert_eq!(write_to(&region), operation);
+    assert_eq!(status_of(&a, operation, a.mr.sge(0, 8)), WcStatus::Success);
+    region.rereg(None, Some(AccessFlags::LOCAL_WRITE)).unwrap();
+    assert_eq!(status_of(&a, operation, a.mr.sge(0, 8)), WcStatus::RemoteAccess);
+}
+
+#[test]
+fn a_region_may_move_to_another_protection_domain_and_back() {
+    let (a, b) = pair(4096);
+    let region = b.pd.reg_mr(64, ALL).unwrap();
+    let elsewhere = b.context.alloc_pd().unwrap();
+    region.rereg(Some(&elsewhere), None).unwrap();
+    assert_eq!(elsewhere.dealloc().unwrap_err().errno(), libc::EBUSY);
+    region.rereg(Some(&b.pd), None).unwrap();
+    assert_eq!(status_of(&a, write_to(&region), a.mr.sge(0, 8)), WcStatus::Success);
+    region.rereg(Some(&elsewhere), None).unwrap();
+    assert_eq!(status_of(&a, write_to(&region), a.mr.sge(0, 8)), WcStatus::RemoteAccess);
+}
+
+#[test]
+fn a_region_may_move_to_other_memory() {
+    let (a, b) = pair(4096);
+    a.mr.write(0, &pattern(64, 3)).unwrap();
+    let region = b.pd.reg_mr(4096, ALL).unwrap();
+    let (old, key) = (write_to(&region), region.rkey());
+    let mut memory = vec![0_u64; 8];
+    // SAFETY: `memory` outlives the registration, and is not looked at while the device may write to it.
+    unsafe { region.rereg_raw(memory.as_mut_ptr().cast(), 64, None, None).unwrap() };
+    assert_eq!((region.rkey(), region.length()), (key, 64));
+    assert_eq!(region.address(), memory.as_ptr() as u64);
+    assert_eq!(status_of(&a, write_to(&region), a.mr.sge(0, 64)), WcStatus::Success);
+    assert_eq!(status_of(&a, old, a.mr.sge(0, 64)), WcStatus::RemoteAccess, "the address before");
+    region.dereg().unwrap();
+    assert!(memory.iter().flat_map(|word| word.to_ne_bytes()).eq(pattern(64, 3)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Two processes in two network namespaces, over a veth pair that this test makes, with 5 % loss each way: every
-//! byte arrives, at both usual Ethernet MTUs, over IPv4 and IPv6.
+//! byte arrives, at both usual Ethernet MTUs, over IPv4 and IPv6, over UDP and in Ethernet frames of our own.
 //!
 //! Making namespaces takes root and the `ip` command; without them the tests say so in one line and pass.
 #![cfg(feature = "cli")]
@@ -21,12 +21,14 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// Two namespaces and the cable between them; gone when dropped.
 struct Cable {
     namespaces: [String; 2],
+    /// What `--link` says on each side.
+    links: [&'static str; 2],
     addresses: [[IpAddr; 2]; 2],
 }
 
 impl Cable {
     /// `None` where it cannot be made, after saying why.
-    fn new(name: &str, mtu: usize) -> Option<Self> {
+    fn new(name: &str, mtu: usize, links: [&'static str; 2]) -> Option<Self> {
         let namespaces = [0, 1].map(|side| format!("uroce-{name}-{}-{side}", std::process::id()));
         // The test harness captures what `eprintln!` prints; this line is for whoever runs it.
         let skip = |why: &str| {
@@ -46,7 +48,7 @@ impl Cable {
         }
         let addresses =
             [1, 2].map(|host| [format!("10.99.0.{host}"), format!("fd00:99::{host}")].map(|a| a.parse().unwrap()));
-        let cable = Self { namespaces, addresses };
+        let cable = Self { namespaces, links, addresses };
         let [near, far] = &cable.namespaces;
         ip(&["netns", "add", far]);
         ip(&["-n", near, "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", far]);
@@ -63,6 +65,7 @@ impl Cable {
     fn uroce(&self, side: usize) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces[side], env!("CARGO_BIN_EXE_uroce"), "--fault", LOSS]);
+        command.args(["--link", self.links[side]]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -155,8 +158,8 @@ impl Drop for Process {
 }
 
 /// Everything that a pair of namespaces has to carry.
-fn everything_arrives(name: &str, network_mtu: usize, path_mtu: u64) {
-    let Some(cable) = Cable::new(name, network_mtu) else { return };
+fn everything_arrives(name: &str, network_mtu: usize, path_mtu: u64, links: [&'static str; 2]) {
+    let Some(cable) = Cable::new(name, network_mtu, links) else { return };
     for version in [0, 1] {
         let printed = cable.run(version, &["pingpong"], &["--size", "40001", "--iterations", "20"]);
         assert!(printed.contains("all data right"), "{printed}");
@@ -174,11 +177,27 @@ fn everything_arrives(name: &str, network_mtu: usize, path_mtu: u64) {
 }
 
 #[test]
-fn over_ethernet() {
-    everything_arrives("ethernet", 1500, 1024);
+fn over_udp() {
+    everything_arrives("udp", 1500, 1024, ["udp", "udp"]);
 }
 
 #[test]
-fn over_jumbo_frames() {
-    everything_arrives("jumbo", 9000, 4096);
+fn over_udp_in_jumbo_frames() {
+    everything_arrives("udp-jumbo", 9000, 4096, ["udp", "udp"]);
+}
+
+/// Through packet sockets, which see whole trains as one frame on such a cable.
+#[test]
+fn over_ethernet() {
+    everything_arrives("ether", 1500, 1024, ["ether:wire", "ether:wire"]);
+}
+
+#[test]
+fn from_udp_to_ethernet_in_jumbo_frames() {
+    everything_arrives("udp-ether", 9000, 4096, ["udp", "ether:wire"]);
+}
+
+#[test]
+fn from_ethernet_to_udp() {
+    everything_arrives("ether-udp", 1500, 1024, ["ether:wire", "udp"]);
 }

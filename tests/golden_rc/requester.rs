@@ -8,10 +8,11 @@ use std::collections::{BTreeSet, VecDeque};
 use uroce_protocol::{
     AccessFlags, Instant, Psn, Sge,
     rc::{
-        Buffers, PathAttributes, Quirks, Requester, RequesterAttributes, SendOperation, SendRequest, WcOpcode, WcStatus,
+        Buffers, PathAttributes, Quirks, Requester, RequesterAttributes, SendOperation, SendRequest, Target, WcOpcode,
+        WcStatus,
     },
     testing::{OwnedPacket, TestMemory},
-    wire::{AtomicEth, Operation, PKey, Packet, RKey, Repr, Reth},
+    wire::{AtomicEth, Operation, Packet, RKey, Repr, Reth},
 };
 
 /// The key of the local buffer, which begins at address 0.
@@ -114,7 +115,7 @@ impl Replay {
         };
         let mut requester = Requester::new(1000);
         requester.connect(RequesterAttributes {
-            path: PathAttributes { destination: flow.responder, mtu: flow.mtu, pkey: PKey::DEFAULT, quirks },
+            path: PathAttributes { destination: flow.responder, mtu: flow.mtu, quirks, ..PathAttributes::default() },
             first_psn: flow.first_psn,
             timeout: number("-t", 14),
             retry_cnt: number("-r", 7),
@@ -258,6 +259,7 @@ impl Replay {
                 signaled: true,
                 solicited: work.solicited,
                 fence: false,
+                target: Target::Peer,
             };
             self.requester.post(&request).unwrap();
             self.posted += 1;
@@ -269,7 +271,7 @@ impl Replay {
         if self.waiting.is_some() {
             return self.waiting.take();
         }
-        let transmit = self.requester.poll_transmit(self.now)?;
+        let transmit = self.requester.poll_transmit(self.now, &self.memory)?;
         Some(OwnedPacket::of(&transmit, &self.memory).unwrap())
     }
 

@@ -101,7 +101,7 @@ impl Replay {
         let not_ready = flow.answers().iter().filter(|answer| is_rnr(&packet(answer))).count();
         let mut responder = Responder::new(count);
         responder.connect(ResponderAttributes {
-            path: PathAttributes { destination: flow.requester, mtu: flow.mtu, pkey: PKey::DEFAULT, quirks },
+            path: PathAttributes { destination: flow.requester, mtu: flow.mtu, quirks, ..PathAttributes::default() },
             first_psn: flow.first_psn,
             max_dest_rd_atomic: if probe.is_some() { 16 } else { 128 },
             min_rnr_timer: probe.and_then(|probe| probe.server("-N")).map_or(12, |code| code.parse().unwrap()),
@@ -149,7 +149,7 @@ impl Replay {
         if self.unknown_content {
             self.reveal(flow, request);
         }
-        self.responder.handle_packet(Instant::ZERO, request, &self.memory);
+        self.responder.handle_packet(Instant::ZERO, request, &self.memory, None);
     }
 
     /// Puts into memory what a READ is going to find there, or the first atomic on a word.

@@ -1,22 +1,31 @@
 //! What tests of the verbs stand on: pairs of connected queue pairs on devices that the test opens.
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses its own part")]
 
+#[cfg(feature = "cli")]
+pub mod launch;
+#[cfg(feature = "cli")]
+pub mod library;
+pub mod world;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
+    net::Ipv6Addr,
     os::fd::AsFd,
     time::{Duration, Instant},
 };
 use uroce::verbs::{
     AccessFlags, AsyncEvent, Buffers, CompletionChannel, CompletionQueue, Connection, Context, Device, MemoryRegion,
-    ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, QueuePair, ReceiveWorkRequest, SendOperation,
-    SendWorkRequest, Sge, WorkCompletion,
+    ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, QpType, QueuePair, ReceiveWorkRequest, SendOperation,
+    SendWorkRequest, Sge, Target, WorkCompletion,
 };
 
 /// Every right that a region can give.
 pub const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_READ)
-    .union(AccessFlags::REMOTE_ATOMIC);
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::MW_BIND)
+    .union(AccessFlags::FLUSH_GLOBAL);
 
 /// How long a test waits before it calls something lost.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,10 +41,14 @@ pub struct Side {
 
 impl Side {
     pub fn new(device: &Device, cap: QpCapabilities, memory: usize) -> Self {
+        Self::of_type(QpType::Rc, device, cap, memory)
+    }
+
+    pub fn of_type(qp_type: QpType, device: &Device, cap: QpCapabilities, memory: usize) -> Self {
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(1024, 0, None).unwrap();
-        let qp = pd.create_qp(&QpInitAttributes { cap, ..QpInitAttributes::new(&cq) }).unwrap();
+        let qp = pd.create_qp(&QpInitAttributes { cap, qp_type, ..QpInitAttributes::new(&cq) }).unwrap();
         let mr = pd.reg_mr(memory, ALL).unwrap();
         Self { context, pd, cq, qp, mr }
     }
@@ -74,7 +87,15 @@ impl Side {
 
 /// A signalled work request.
 pub fn send<'a>(wr_id: u64, operation: SendOperation, list: &'a [Sge]) -> SendWorkRequest<'a> {
-    SendWorkRequest { wr_id, operation, buffers: Buffers::List(list), signaled: true, solicited: false, fence: false }
+    SendWorkRequest {
+        wr_id,
+        operation,
+        buffers: Buffers::List(list),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        target: Target::Peer,
+    }
 }
 
 /// Polls a completion queue until it yields.
@@ -122,18 +143,50 @@ pub fn device() -> Device {
     Device::builder().build().unwrap()
 }
 
+/// A device on the IPv6 loopback address, of which there is one: waits until it is free.
+pub fn ipv6_device() -> Device {
+    let mut device = None;
+    eventually("::1 is free", || {
+        match Device::builder().address(Ipv6Addr::LOCALHOST.into()).build() {
+            Ok(open) => device = Some(open),
+            Err(error) => assert_eq!(error.errno(), libc::EADDRINUSE, "{error}"),
+        }
+        device.is_some()
+    });
+    device.unwrap()
+}
+
 pub fn connect(a: &Side, b: &Side) {
     a.qp.connect(&a.connection_to(b)).unwrap();
     b.qp.connect(&b.connection_to(a)).unwrap();
 }
 
-/// Two connected sides on two devices, with `memory` bytes each.
+/// Two reliably connected sides on two devices, with `memory` bytes each.
 pub fn pair(memory: usize) -> (Side, Side) {
+    pair_of(QpType::Rc, [&device(), &device()], memory)
+}
+
+/// Two connected sides on these devices, with `memory` bytes each.
+pub fn pair_of(qp_type: QpType, devices: [&Device; 2], memory: usize) -> (Side, Side) {
     let cap = QpCapabilities { max_send_sge: 4, max_recv_sge: 4, ..QpCapabilities::default() };
-    let a = Side::new(&device(), cap, memory);
-    let b = Side::new(&device(), cap, memory);
+    let [a, b] = devices.map(|device| Side::of_type(qp_type, device, cap, memory));
     connect(&a, &b);
     (a, b)
+}
+
+/// Polls until nothing has come for a while.
+pub fn poll_all(cq: &CompletionQueue) -> Vec<WorkCompletion> {
+    const QUIET: Duration = Duration::from_millis(50);
+    let mut completions = Vec::new();
+    let mut last = Instant::now();
+    while last.elapsed() < QUIET {
+        let mut completion = [WorkCompletion::default()];
+        if cq.poll(&mut completion).unwrap() > 0 {
+            completions.push(completion[0]);
+            last = Instant::now();
+        }
+    }
+    completions
 }
 
 /// Bytes that differ from place to place.
