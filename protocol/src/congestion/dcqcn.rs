@@ -60,8 +60,9 @@ impl Dcqcn {
         // The least that mlx5 can express; with none, a flow that nobody looks after for long would have endless
         // increases to catch up with.
         let rp_ai_rate = parameters.rp_ai_rate.max(Rate::from_mbps(1));
+        let rp_hai_rate = parameters.rp_hai_rate.max(Rate::from_mbps(1));
         Self {
-            parameters: DcqcnParameters { rp_ai_rate, ..parameters },
+            parameters: DcqcnParameters { rp_ai_rate, rp_hai_rate, ..parameters },
             highest,
             lowest: parameters.rp_min_rate.clamp(Rate::from_bps(1), highest),
             current: highest,

@@ -339,3 +339,24 @@ fn round_trips_do_not_matter() {
     flow.on_event(micros(1), RoundTrip { time: Duration::from_secs(1) });
     assert_eq!(mbps(&flow), (20_000.0, 40_000.0));
 }
+
+/// A seed of `dcqcn_stays_between_its_bounds` never came to an end: hyper increase by nothing, for as many expiries as
+/// the longest time has.
+#[test]
+fn increases_by_nothing_do_not_go_on_for_ever() {
+    let parameters = DcqcnParameters {
+        rp_ai_rate: Rate::from_bps(0),
+        rp_hai_rate: Rate::from_bps(0),
+        rp_threshold: 0,
+        rp_clamp_tgt_rate: true,
+        rp_rate_reduce_monitor_period: Duration::ZERO,
+        rp_time_reset: Duration::from_nanos(1),
+        rp_byte_reset: 1,
+        ..MLX5
+    };
+    let mut flow = notified(parameters, 2);
+    flow.on_event(nanos(1), Sent { bytes: u64::MAX });
+    flow.on_event(nanos(u64::MAX), Sent { bytes: u64::MAX });
+    assert_eq!(flow.rate(), Rate::from_gbps(40));
+    assert_eq!(flow.poll_timeout(), None);
+}
