@@ -14,7 +14,7 @@ use std::{
 use support::launch::{Process, are_here, uroce_run};
 
 const COMPILER: &str = "/usr/bin/cc";
-const HEADER: &str = "/usr/include/infiniband/verbs.h";
+const HEADERS: [&str; 2] = ["/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h"];
 const VALGRIND: &str = "/usr/bin/valgrind";
 
 /// Compiles tests/c/NAME.c.
@@ -26,7 +26,7 @@ fn compile(name: &str) -> PathBuf {
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR")))
-        .arg("-libverbs")
+        .args(["-libverbs", "-lrdmacm"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -35,7 +35,7 @@ fn compile(name: &str) -> PathBuf {
 
 /// Runs tests/c/NAME.c on the device.
 fn run(name: &str) {
-    if !are_here(name, "gcc", &[COMPILER]) || !are_here(name, "libibverbs-dev", &[HEADER]) {
+    if !are_here(name, "gcc", &[COMPILER]) || !are_here(name, "libibverbs-dev and librdmacm-dev", &HEADERS) {
         return;
     }
     let program = compile(name);
@@ -86,6 +86,7 @@ macro_rules! programs {
 }
 
 programs! {
+    absent,
     async_events,
     completion_queues,
     datagrams,
