@@ -133,6 +133,7 @@
 //! - [`capture`]: read captures, and check every packet in them.
 //! - [`ceiling`]: what this machine could do without a transport, to judge by.
 //! - [`clock`]: where time comes from.
+//! - [`congestion`]: how a device reacts to queues in the network, if it is to.
 //! - [`uroce_protocol`], a crate of its own: wire formats and state machines, without sockets, threads, clocks or
 //!   `unsafe`.
 //!
@@ -144,6 +145,7 @@
 pub mod capture;
 pub mod ceiling;
 pub mod clock;
+pub mod congestion;
 pub mod link;
 mod nic;
 pub mod settings;

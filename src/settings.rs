@@ -11,6 +11,7 @@
 //! | `UROCE_MTU` | `--mtu` | the path MTU: 256, 512, 1024, 2048 or 4096 | the most that the network carries |
 //! | `UROCE_CAPTURE` | `--capture` | the file that every packet is written to ([below](#captures)) | no capture |
 //! | `UROCE_FAULT` | `--fault` | what the network does to packets: rules of [`fault`](crate::link::fault) | nothing |
+//! | `UROCE_CONGESTION` | `--congestion` | congestion control: `dcqcn`, `timely` or `off`, and parameters ([`congestion`](crate::congestion#as-a-text)) | `off` |
 //! | `UROCE_SEED` | `--seed` | seeds keys, queue pair numbers and the dice of the faults | random |
 //! | `UROCE_PROFILE` | `--profile` | `hardware` or `rxe`: whom to follow where the specification leaves room | `hardware` |
 //! | `UROCE_LOG` | `-v`, `-vv`, `-vvv` | `off`, `error`, `warn`, `info`, `debug` or `trace` | `warn` |
@@ -30,6 +31,7 @@
 //! A file is complete when the process exits. One that is killed may lack its last fifth of a second.
 
 use crate::{
+    congestion::Congestion,
     link::{Capture, CaptureFile, Fault, FaultSpec, Link, LinkSpec, Trace, UdpLink, sys},
     verbs::{Device, DeviceBuilder, Error, Mtu, Quirks, Result},
 };
@@ -63,6 +65,8 @@ pub struct Settings {
     pub capture: Option<PathBuf>,
     /// What happens to packets (`UROCE_FAULT`).
     pub fault: Option<FaultSpec>,
+    /// How congestion is controlled, if it is (`UROCE_CONGESTION`).
+    pub congestion: Option<Congestion>,
     /// Seeds everything random (`UROCE_SEED`).
     pub seed: Option<u64>,
     /// Whom to follow (`UROCE_PROFILE`).
@@ -116,6 +120,7 @@ impl Settings {
             mtu: parse(&lookup, "UROCE_MTU", str::parse)?,
             capture: lookup("UROCE_CAPTURE").map(PathBuf::from),
             fault: parse(&lookup, "UROCE_FAULT", str::parse)?,
+            congestion: parse(&lookup, "UROCE_CONGESTION", Congestion::parse_or_off)?.flatten(),
             seed: parse(&lookup, "UROCE_SEED", |text| {
                 text.parse().map_err(|_| "a seed is a number from 0 to 18446744073709551615")
             })?,
@@ -128,7 +133,7 @@ impl Settings {
 
     /// The variables that say the same to another process: `None` where there is none to set. Paths are made
     /// absolute, for the other process may run in another folder.
-    pub fn variables(&self) -> [(&'static str, Option<OsString>); 8] {
+    pub fn variables(&self) -> [(&'static str, Option<OsString>); 9] {
         fn text(value: Option<impl fmt::Display>) -> Option<OsString> {
             value.map(|value| value.to_string().into())
         }
@@ -139,6 +144,7 @@ impl Settings {
             ("UROCE_MTU", text(self.mtu)),
             ("UROCE_CAPTURE", capture.map(PathBuf::into_os_string)),
             ("UROCE_FAULT", text(self.fault.as_ref())),
+            ("UROCE_CONGESTION", text(self.congestion.as_ref())),
             ("UROCE_SEED", text(self.seed)),
             ("UROCE_PROFILE", text(self.profile)),
             ("UROCE_LOG", text(self.log)),
@@ -164,6 +170,9 @@ impl Settings {
         let mut builder = Device::builder().quirks(self.profile.unwrap_or_default().quirks()).link(link);
         if let Some(mtu) = self.mtu {
             builder = builder.mtu(mtu);
+        }
+        if let Some(congestion) = &self.congestion {
+            builder = builder.congestion(congestion.clone());
         }
         match self.seed {
             Some(seed) => builder.seed(seed),

@@ -23,9 +23,10 @@ use clap::{
     ArgAction, Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use std::{io, net::IpAddr, path::PathBuf, process::ExitCode};
+use std::{io, net::IpAddr, path::PathBuf, process::ExitCode, str::FromStr};
 use tracing::level_filters::LevelFilter;
 use uroce::{
+    congestion::{Congestion, CongestionError},
     link::{FaultSpec, LinkSpec},
     settings::{Profile, Settings},
     verbs::Mtu,
@@ -43,7 +44,8 @@ Exit codes:
   2  it could not run: a mistake on the command line, an unreadable file, an address that is taken
 
 Every device option may also be given by a variable: UROCE_ADDR, UROCE_LINK, UROCE_MTU,
-UROCE_CAPTURE, UROCE_FAULT, UROCE_SEED, UROCE_PROFILE, UROCE_LOG (off, error, warn, info, debug or trace).";
+UROCE_CAPTURE, UROCE_FAULT, UROCE_CONGESTION, UROCE_SEED, UROCE_PROFILE, UROCE_LOG (off, error, warn,
+info, debug or trace).";
 
 /// A RoCE v2 NIC in user space: real packets, no RDMA hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
@@ -76,6 +78,10 @@ struct GlobalOptions {
     /// Disturb packets: "drop 1%", "rx drop 2%, reorder 1%", "drop read-response 3 of qp 17", "corrupt 0.1%" …
     #[arg(long, global = true, value_name = "RULES")]
     fault: Option<FaultSpec>,
+    /// Control congestion: dcqcn, timely or off, and parameters under mlx5's names: "dcqcn rp_ai_rate=40". Off, unless
+    /// said
+    #[arg(long, global = true, value_name = "ALGORITHM")]
+    congestion: Option<CongestionChoice>,
     /// Seed of everything random: bytes, numbers, faults
     #[arg(long, global = true, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -85,6 +91,18 @@ struct GlobalOptions {
     /// Say more on standard error: -v devices, -vv sockets and queue pair states, -vvv every packet
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
+}
+
+/// Congestion control, or "off".
+#[derive(Clone, Debug)]
+struct CongestionChoice(Option<Congestion>);
+
+impl FromStr for CongestionChoice {
+    type Err = CongestionError;
+
+    fn from_str(text: &str) -> Result<Self, CongestionError> {
+        Congestion::parse_or_off(text).map(Self)
+    }
 }
 
 fn profile_parser() -> impl TypedValueParser<Value = Profile> {
@@ -104,6 +122,9 @@ impl GlobalOptions {
         settings.link = self.link.clone().or(settings.link);
         settings.mtu = self.mtu.or(settings.mtu);
         settings.fault = self.fault.clone().or(settings.fault);
+        if let Some(choice) = &self.congestion {
+            settings.congestion = choice.0.clone();
+        }
         settings.seed = self.seed.or(settings.seed);
         settings.profile = self.profile.or(settings.profile);
         settings.log = self.log().or(settings.log);

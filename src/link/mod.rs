@@ -114,6 +114,13 @@ pub struct Arrival {
     pub length: usize,
 }
 
+impl Arrival {
+    /// Whether a switch has marked it "congestion experienced": both ECN bits are set.
+    pub const fn is_marked(&self) -> bool {
+        self.traffic_class & 0b11 == 0b11
+    }
+}
+
 /// Where a link puts one received train.
 pub struct ReceiveBuffer {
     bytes: Box<[u8]>,

@@ -121,6 +121,10 @@ counters! {
     rx_icrc_encapsulated,
     /// mlx5: packets that arrived with "congestion experienced".
     np_ecn_marked_roce_packets,
+    /// mlx5: congestion notifications sent.
+    np_cnp_sent,
+    /// mlx5: congestion notifications received, and heeded.
+    rp_cnp_handled,
     /// mlx5: congestion notifications received, and ignored.
     rp_cnp_ignored,
     /// Dropped: not a packet (too short, unknown opcode, forged pad).
@@ -165,7 +169,9 @@ pub(crate) struct DeviceCounters {
     pub(crate) local_length: AtomicU64,
     pub(crate) icrc: AtomicU64,
     pub(crate) congestion_marks: AtomicU64,
-    pub(crate) congestion_notifications: AtomicU64,
+    pub(crate) notifications_sent: AtomicU64,
+    pub(crate) notifications_handled: AtomicU64,
+    pub(crate) notifications_ignored: AtomicU64,
     pub(crate) malformed: AtomicU64,
     pub(crate) transport_version: AtomicU64,
     pub(crate) unknown_qp: AtomicU64,
@@ -232,7 +238,9 @@ impl DeviceCounters {
             resp_local_length_error: read(&self.local_length),
             rx_icrc_encapsulated: read(&self.icrc),
             np_ecn_marked_roce_packets: read(&self.congestion_marks),
-            rp_cnp_ignored: read(&self.congestion_notifications),
+            np_cnp_sent: read(&self.notifications_sent),
+            rp_cnp_handled: read(&self.notifications_handled),
+            rp_cnp_ignored: read(&self.notifications_ignored),
             drop_malformed: read(&self.malformed),
             drop_transport_version: read(&self.transport_version),
             drop_unknown_qp: read(&self.unknown_qp),

@@ -63,13 +63,13 @@ pub(crate) use cq::Cq;
 pub(crate) use event_queue::EventQueue;
 pub(crate) use host_memory::{HostMemory, OwnedMemory};
 pub(crate) use keys::{have_same_index, with_next_tag};
-pub(crate) use qp::{NewQp, Qp};
+pub(crate) use qp::{NewQp, Qp, RateLimit};
 pub use qp::{ReceivePoster, SendPoster};
 pub(crate) use regions::Registration;
 pub(crate) use srq::{Srq, XrcQueue};
 pub(crate) use thread::ProgressThread;
 
-use crate::{clock::Clock, link::Link};
+use crate::{clock::Clock, congestion::Congestion, link::Link};
 use counters::DeviceCounters;
 use keys::Random;
 use multicast::MulticastTable;
@@ -105,6 +105,7 @@ pub(crate) struct Parts {
     pub(crate) mtu: Mtu,
     pub(crate) ip_id_policy: IpIdPolicy,
     pub(crate) seed: u64,
+    pub(crate) congestion: Option<Congestion>,
 }
 
 /// A device.
@@ -113,10 +114,14 @@ pub(crate) struct Nic {
     link: Arc<dyn Link>,
     clock: Arc<dyn Clock>,
     address: IpAddr,
+    /// How long the headers before a BTH are.
+    ip_udp_headers: usize,
     quirks: Quirks,
     active_mtu: Mtu,
     window: WindowConfig,
     ip_id_policy: IpIdPolicy,
+    /// How queue pairs control congestion unless they are told otherwise.
+    congestion: Option<Arc<Congestion>>,
 
     regions: RwLock<RegionTable>,
     qps: RwLock<QpTable>,
@@ -132,6 +137,9 @@ pub(crate) struct Nic {
     /// Queue pairs that have something to send and wait for somebody to do it.
     ready: Mutex<VecDeque<Arc<Qp>>>,
     timers: Timers,
+    /// When queue pairs whose rate holds them up get their next turn. Apart from the others, because packets that keep
+    /// coming are no reason to put these off.
+    pacing: Timers,
 
     /// A program thread has polled since the background thread last looked.
     polled: AtomicBool,
@@ -162,12 +170,14 @@ impl Nic {
         window.initial = window.initial.min(window.maximum);
         Ok(Self {
             address: parts.link.address(),
+            ip_udp_headers: if parts.link.address().is_ipv4() { 20 + 8 } else { 40 + 8 },
             link: parts.link,
             clock: parts.clock,
             quirks: parts.quirks,
             active_mtu: network.min(parts.mtu),
             window,
             ip_id_policy: parts.ip_id_policy,
+            congestion: parts.congestion.map(Arc::new),
             regions: RwLock::new(RegionTable::new(&mut random)),
             qps: RwLock::new(QpTable::new(&mut random)),
             srqs: RwLock::new(SrqTable::new(&mut random)),
@@ -178,6 +188,7 @@ impl Nic {
             transmitter: Transmitter::default(),
             ready: Mutex::new(VecDeque::new()),
             timers: Timers::new(),
+            pacing: Timers::new(),
             polled: AtomicBool::new(false),
             vain_polls: AtomicU32::new(0),
             armed: Arc::new(AtomicUsize::new(0)),

@@ -101,7 +101,7 @@ impl Nic {
         if self.has_leftovers() {
             return Some(self.clock.now());
         }
-        [self.timers.earliest(), self.link.poll_timeout()].into_iter().flatten().min()
+        [self.timers.earliest(), self.pacing.earliest(), self.link.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Whether something waits for a driver that neither a deadline nor the link will call.
@@ -143,6 +143,7 @@ impl Nic {
             self.link.handle_timeout(now);
             expired = true;
         }
+        expired |= self.expire_pacing(now);
         let latest = now.saturating_sub(grace);
         while let Some((deadline, number)) = self.timers.pop_expired(latest) {
             expired = true;

@@ -22,9 +22,6 @@ const LONGEST_WAIT: Duration = Duration::from_micros(100);
 /// What a TTL is taken to be that the link does not see: most systems' own.
 const UNKNOWN_HOP_LIMIT: u8 = 64;
 
-/// The ECN field of a traffic class byte that says "congestion experienced".
-const CONGESTION_EXPERIENCED: u8 = 3;
-
 /// What one thread at a time works with to take packets in.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveSide {
@@ -104,7 +101,7 @@ impl Nic {
     fn take_in(&self, now: Instant, buffer: &ReceiveBuffer, arrival: &Arrival, deferred: &mut Vec<Deferred>) {
         let flow = Flow::new(arrival.source, arrival.destination, arrival.source_port);
         let segments = buffer.segments(arrival);
-        if arrival.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
+        if arrival.is_marked() {
             add(&self.counters.congestion_marks, segments.len() as u64);
         }
         // A run of packets of one queue pair, usually the whole train, is handled under one lock.
@@ -135,6 +132,7 @@ impl Nic {
         deferred: &mut Vec<Deferred>,
     ) {
         let mut has_responses = false;
+        let mut notifies = false;
         let is_urgent;
         {
             let mut connection = qp.lock();
@@ -142,8 +140,15 @@ impl Nic {
                 let regions = self.regions.read();
                 let memory = regions.view(qp.pd(), qp.number());
                 for Verified { packet, ip_id } in run {
+                    if packet.opcode().service() == Service::Cnp {
+                        self.take_notification(now, &mut connection, &packet, arrival.source);
+                        continue;
+                    }
                     if !self.admit(&qp, &connection, &packet, arrival.source) {
                         continue;
+                    }
+                    if let Some(flow) = &mut connection.flow {
+                        notifies |= flow.on_packet(now, arrival.is_marked(), &packet);
                     }
                     if packet.opcode().is_response() {
                         has_responses = true;
@@ -160,7 +165,7 @@ impl Nic {
                 deferred.push(Deferred { qp: qp.clone(), since: now });
             }
         }
-        if has_responses || is_urgent {
+        if has_responses || is_urgent || notifies {
             self.schedule(qp);
         }
     }
@@ -208,10 +213,7 @@ impl Nic {
     /// Whether a queue pair may take a packet. Counts why not.
     fn admit(&self, qp: &Qp, connection: &Connection, packet: &Packet<'_>, source: IpAddr) -> bool {
         let opcode = packet.opcode();
-        let refused = if opcode.service() == Service::Cnp {
-            // Congestion control is not implemented: the window reacts to loss alone.
-            &self.counters.congestion_notifications
-        } else if opcode.service() != qp.service() || !has_half(qp.qp_type(), opcode.is_response()) {
+        let refused = if opcode.service() != qp.service() || !has_half(qp.qp_type(), opcode.is_response()) {
             &self.counters.wrong_service
         } else if !PKey::DEFAULT.matches(packet.bth().pkey) {
             &self.counters.pkey

@@ -21,7 +21,8 @@ use std::{
 };
 use uroce_protocol::{
     Instant, LocalFault, RemoteFault,
-    wire::{Mtu, Packet, Repr},
+    congestion::congestion_notification,
+    wire::{Mtu, PKey, Packet, Repr},
     work::{AddressVector, Source, Transmit, WcStatus},
 };
 
@@ -285,6 +286,14 @@ impl Nic {
     fn build(&self, now: Instant, qp: &Qp, connection: &mut Connection, staging: &mut Staging) -> bool {
         let flush_ack = qp.flush_ack.swap(false, Ordering::AcqRel);
         let regions = self.regions.read();
+        let budget = match &mut connection.flow {
+            Some(flow) => {
+                let budget = flow.begin_turn(now);
+                connection.sender.set_ack_interval(flow.ack_interval());
+                budget
+            }
+            None => u64::MAX,
+        };
         let mut builder = Builder {
             nic: self,
             now,
@@ -293,26 +302,16 @@ impl Nic {
             memory: regions.view(qp.pd(), qp.number()),
             train_segments: self.link.limits().train_segments,
             datagram: None,
+            data: 0,
+            budget,
         };
-        while builder.staging.has_room() {
-            let staged = (connection.requests_first && builder.request(connection))
-                || builder.answer(connection, flush_ack)
-                || builder.request(connection);
-            if !staged {
-                // An ACK that is held back but on nobody's list (its READ response was still to be sent when its
-                // request came in) has no later chance.
-                if connection.receiver.has_deferred_ack()
-                    && (builder.staging.can_append(ACK_LEN) || !qp.ack_is_deferred.load(Ordering::Acquire))
-                {
-                    builder.answer(connection, true);
-                }
-                connection.requests_first = false;
-                return false;
-            }
+        builder.notify(connection);
+        let more = builder.fill(connection, flush_ack);
+        let data = builder.data;
+        if let Some(flow) = &mut connection.flow {
+            flow.end_turn(now, data, budget);
         }
-        // Neither a stream of READ responses nor one of requests keeps the other from leaving.
-        connection.requests_first = !connection.requests_first;
-        true
+        more
     }
 }
 
@@ -326,12 +325,59 @@ struct Builder<'a> {
     train_segments: usize,
     /// The way of the last datagram: the next one often takes it too.
     datagram: Option<(AddressVector, Route)>,
+    /// Bytes of requests and of answers to READs in this turn, IP header to ICRC.
+    data: u64,
+    /// How many of them the queue pair's rate allows before the last packet.
+    budget: u64,
 }
 
 impl Builder<'_> {
+    /// Tells the peer to slow down, if it is time to.
+    fn notify(&mut self, connection: &mut Connection) {
+        let Some(how) = connection.flow.as_mut().and_then(|flow| flow.poll_notification()) else { return };
+        let traffic_class = how.notification.traffic_class();
+        let Some((destination, route)) = connection.peer() else { return };
+        let route = Route { traffic_class, ..*route };
+        let to = AddressVector { peer: route.peer, traffic_class, flow_label: 0, hop_limit: 0 };
+        let notification = congestion_notification(destination, PKey::DEFAULT, to);
+        if self.staging.push(&notification, &route, &self.memory, self.train_segments).is_ok() {
+            add(&self.nic.counters.notifications_sent, 1);
+        }
+    }
+
+    /// Stages packets until there are none (or none that may leave now), or the buffer is full; returns whether there
+    /// may be more.
+    fn fill(&mut self, connection: &mut Connection, flush_ack: bool) -> bool {
+        while self.staging.has_room() {
+            let staged = (connection.requests_first && self.request(connection))
+                || self.answer(connection, flush_ack)
+                || self.request(connection);
+            if !staged {
+                // An ACK that is held back but on nobody's list (its READ response was still to be sent when its
+                // request came in) has no later chance.
+                if connection.receiver.has_deferred_ack()
+                    && (self.staging.can_append(ACK_LEN) || !self.qp.ack_is_deferred.load(Ordering::Acquire))
+                {
+                    self.answer(connection, true);
+                }
+                connection.requests_first = false;
+                return false;
+            }
+        }
+        // Neither a stream of READ responses nor one of requests keeps the other from leaving.
+        connection.requests_first = !connection.requests_first;
+        true
+    }
+
     /// Stages the next answer, if there is one.
     fn answer(&mut self, connection: &mut Connection, flush_ack: bool) -> bool {
+        if self.data >= self.budget && connection.receiver.has_data_next() {
+            return false;
+        }
         let Some(transmit) = connection.receiver.poll_transmit(self.now, flush_ack) else { return false };
+        if matches!(transmit.source, Source::Remote { .. }) {
+            self.data += self.length_on_wire(&transmit);
+        }
         let memory = match transmit.source {
             Source::Remote { srq, .. } => self.memory.of(self.nic.pd_of_answer(self.qp, srq)),
             _ => self.memory,
@@ -344,12 +390,26 @@ impl Builder<'_> {
 
     /// Stages the next request, if there is one.
     fn request(&mut self, connection: &mut Connection) -> bool {
+        if self.data >= self.budget {
+            return false;
+        }
         let Some(transmit) = connection.sender.poll_transmit(self.now, &self.memory) else { return false };
+        self.data += self.length_on_wire(&transmit);
+        if let Some(flow) = &mut connection.flow {
+            let bth = &transmit.header.bth;
+            flow.on_request(self.now, bth.psn, bth.ack_request, transmit.retransmission);
+        }
         let memory = self.memory;
         if self.push(&transmit, connection.route.as_ref(), &memory).is_err() {
             connection.sender.transmit_failed(WcStatus::LocalProtection);
         }
         true
+    }
+
+    /// What rates count: from the IP header to the ICRC.
+    fn length_on_wire(&self, transmit: &Transmit<'_>) -> u64 {
+        let headers = self.nic.ip_udp_headers + transmit.header.header_len();
+        (headers + transmit.source.len() + usize::from(transmit.header.bth.pad) + Packet::ICRC_LEN) as u64
     }
 
     fn push(

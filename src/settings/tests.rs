@@ -24,7 +24,10 @@ fn fresh_path(name: &str) -> PathBuf {
 #[test]
 fn no_variables_ask_for_nothing() {
     assert_eq!(settings(&[]), Ok(Settings::default()));
-    assert_eq!(settings(&[("UROCE_ADDR", ""), ("UROCE_FAULT", ""), ("UROCE_CAPTURE", "")]), Ok(Settings::default()));
+    assert_eq!(
+        settings(&[("UROCE_ADDR", ""), ("UROCE_FAULT", ""), ("UROCE_CAPTURE", ""), ("UROCE_CONGESTION", "off")]),
+        Ok(Settings::default())
+    );
 }
 
 #[test]
@@ -35,6 +38,7 @@ fn every_variable_is_read_and_handed_on() {
         ("UROCE_MTU", "1024"),
         ("UROCE_CAPTURE", "/tmp/a file.pcapng"),
         ("UROCE_FAULT", "drop 1%, rx delay 1ms read-response 3 qp 17"),
+        ("UROCE_CONGESTION", "dcqcn rp_ai_rate=40"),
         ("UROCE_SEED", "17"),
         ("UROCE_PROFILE", "rxe"),
         ("UROCE_LOG", "debug"),
@@ -45,6 +49,7 @@ fn every_variable_is_read_and_handed_on() {
     assert_eq!(read.mtu, Some(Mtu::Mtu1024));
     assert_eq!(read.capture.as_deref(), Some(Path::new("/tmp/a file.pcapng")));
     assert_eq!(read.fault.as_ref().map(|spec| spec.rules.len()), Some(2));
+    assert_eq!(read.congestion.as_ref().map(ToString::to_string).as_deref(), Some("dcqcn rp_ai_rate=40"));
     assert_eq!(read.seed, Some(17));
     assert_eq!(read.profile, Some(Profile::Rxe));
     assert_eq!(read.log, Some(LevelFilter::DEBUG));
@@ -75,6 +80,7 @@ fn a_wrong_value_is_named_with_its_variable_and_its_cure() {
         ("UROCE_LINK", "tcp", "a link is udp, ether:IFACE or dgram:LOCAL,REMOTE"),
         ("UROCE_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
         ("UROCE_FAULT", "dorp 1%", "dorp"),
+        ("UROCE_CONGESTION", "cubic", "congestion control is dcqcn, timely or off"),
         ("UROCE_SEED", "-1", "a number from 0"),
         ("UROCE_PROFILE", "mlx5", "hardware or rxe"),
         ("UROCE_LOG", "loud", "off, error, warn, info, debug or trace"),

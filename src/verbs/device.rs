@@ -3,6 +3,7 @@
 use super::{Context, Counters, Error, Gid, Instant, IpIdPolicy, Mtu, Quirks, Result, xrc_domain::XrcDomains};
 use crate::{
     clock::{Clock, MonotonicClock},
+    congestion::Congestion,
     link::{
         Link, sys,
         udp::{UdpConfig, UdpLink},
@@ -56,6 +57,7 @@ pub struct DeviceBuilder {
     clock: Option<Arc<dyn Clock>>,
     quirks: Quirks,
     ip_id_policy: IpIdPolicy,
+    congestion: Option<Congestion>,
 }
 
 impl Default for DeviceBuilder {
@@ -70,6 +72,7 @@ impl Default for DeviceBuilder {
             clock: None,
             quirks: Quirks::default(),
             ip_id_policy: IpIdPolicy::Any,
+            congestion: None,
         }
     }
 }
@@ -133,6 +136,12 @@ impl DeviceBuilder {
         self
     }
 
+    /// Has the device answer congestion marks, and its queue pairs react to congestion; without it neither happens.
+    pub fn congestion(mut self, congestion: Congestion) -> Self {
+        self.congestion = Some(congestion);
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -160,6 +169,7 @@ impl DeviceBuilder {
             ip_id_policy: self.ip_id_policy,
             // The standard library's hash keys come from the system's entropy.
             seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
+            congestion: self.congestion,
         })?);
         tracing::info!(name = self.name, address = %nic.address(), "device open");
         let thread = match self.progress {

@@ -11,6 +11,7 @@
 //! | `ibv_create_comp_channel`, `ibv_get_cq_event` | [`Context::create_comp_channel`], [`CompletionChannel::get_event`] |
 //! | `ibv_create_cq`, `ibv_poll_cq`, `ibv_req_notify_cq` | [`Context::create_cq`], [`CompletionQueue::poll`], [`CompletionQueue::req_notify`] |
 //! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` | [`ProtectionDomain::create_qp`], [`QueuePair::modify`], [`QueuePair::query`] |
+//! | `ibv_modify_qp_rate_limit` | [`QueuePair::modify_rate_limit`] |
 //! | `ibv_post_send`, `ibv_post_recv` | [`QueuePair::post_send`], [`QueuePair::post_recv`] |
 //! | `ibv_create_srq`, `_ex`, `ibv_post_srq_recv` | [`ProtectionDomain::create_srq`], [`SharedReceiveQueue::post_recv`] |
 //! | `ibv_modify_srq`, `ibv_query_srq`, `ibv_get_srq_num` | [`SharedReceiveQueue::modify`], [`SharedReceiveQueue::query`], [`SharedReceiveQueue::number`] |
@@ -62,7 +63,7 @@ pub use device::{Device, DeviceBuilder, Progress};
 pub use memory_region::MemoryRegion;
 pub use memory_window::{MemoryWindow, WindowBind, WindowBindInfo, inc_rkey};
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{QpInitAttributes, QueuePair, ReceiveWorkRequest};
+pub use queue_pair::{QpInitAttributes, QpRateLimit, QueuePair, ReceiveWorkRequest};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqInitAttributes};
 pub use uroce_protocol::{
     AccessFlags, Psn, Sge, WindowBinding,

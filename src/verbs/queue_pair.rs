@@ -6,7 +6,11 @@ use super::{
     ReceivePoster, Result, SendOperation, SendPoster, SendWorkRequest, Sge, SharedReceiveQueue, Target, WindowBind,
     XrcDomain, uses::Uses,
 };
-use crate::nic::{NewQp, Nic, Qp};
+use crate::{
+    congestion::{Congestion, Rate},
+    link::MAX_TRAIN_BYTES,
+    nic::{NewQp, Nic, Qp, RateLimit},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -121,6 +125,18 @@ pub struct ReceiveWorkRequest<'a> {
     pub wr_id: u64,
     /// Where the message goes.
     pub sg_list: &'a [Sge],
+}
+
+/// How fast a queue pair may send at most (`struct ibv_qp_rate_limit_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpRateLimit {
+    /// Kilobits per second, from IP header to ICRC; 0 for no limit.
+    pub rate_limit: u32,
+    /// The most bytes that leave at once, but always a packet; 0 for the device's own choice. What is more than a train
+    /// (64 KiB) is taken for one.
+    pub max_burst_sz: u32,
+    /// How long packets usually are. A hint to hardware; not used.
+    pub typical_pkt_sz: u16,
 }
 
 impl QueuePair {
@@ -280,6 +296,38 @@ impl QueuePair {
     /// alternate paths and rate limits.
     pub fn modify(&self, attributes: &QpAttributes, mask: QpAttributeMask) -> Result<()> {
         self.shared.nic().modify_qp(&self.shared.qp, attributes, mask)
+    }
+
+    /// Limits how fast it sends requests and answers to READs (`ibv_modify_qp_rate_limit`), whatever congestion control
+    /// would allow. The limit ends with the connection (RESET).
+    ///
+    /// # Errors
+    /// `EINVAL` before RTR and after an error, and for a burst without a limit.
+    pub fn modify_rate_limit(&self, limit: &QpRateLimit) -> Result<()> {
+        let burst_bytes = match limit.max_burst_sz {
+            0 => MAX_TRAIN_BYTES as u64,
+            _ if limit.rate_limit == 0 => {
+                return Err(Error::InvalidArgument("bursts have a size where there is a rate limit"));
+            }
+            bytes => bytes.into(),
+        };
+        let rate = Rate::from_kbps(limit.rate_limit.into());
+        let limit = (limit.rate_limit > 0).then_some(RateLimit { rate, burst_bytes });
+        self.shared.nic().set_rate_limit(&self.shared.qp, limit)
+    }
+
+    /// Has it control congestion in a way of its own, or (`None`) not at all, whatever the device does. What has been
+    /// learnt about its path is forgotten.
+    ///
+    /// # Errors
+    /// `EINVAL` for datagrams, which have no connection.
+    pub fn set_congestion(&self, congestion: Option<Congestion>) -> Result<()> {
+        self.shared.nic().set_congestion(&self.shared.qp, congestion)
+    }
+
+    /// How fast it may send now, by its congestion control and its limit: the port's rate where there is neither.
+    pub fn send_rate(&self) -> Rate {
+        self.shared.nic().send_rate(&self.shared.qp)
     }
 
     /// Takes a queue pair that has a peer from RESET to RTS in one go.

@@ -6,28 +6,37 @@ use std::{
 };
 use uroce::{
     link::sim::{Network, PathConditions},
-    verbs::{CompletionQueue, Device, Progress, WorkCompletion},
+    verbs::{CompletionQueue, Device, DeviceBuilder, Progress, WorkCompletion},
 };
 use uroce_protocol::{Instant, time::Duration};
 
 /// A network and the devices on it: 10.0.0.1, 10.0.0.2, …
 pub struct World {
-    network: Network,
+    pub network: Network,
     pub devices: Vec<Device>,
 }
 
 impl World {
     pub fn new(seed: u64, conditions: PathConditions, devices: u8) -> Self {
+        Self::with(seed, conditions, devices, |builder| builder)
+    }
+
+    /// The same, of devices that `describe` has had a say in.
+    pub fn with(
+        seed: u64,
+        conditions: PathConditions,
+        devices: u8,
+        describe: impl Fn(DeviceBuilder) -> DeviceBuilder,
+    ) -> Self {
         let network = Network::new(seed, conditions);
         let devices = (1..=devices).map(|last| {
             let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-            Device::builder()
+            let builder = Device::builder()
                 .link(Arc::new(network.attach(address).unwrap()))
                 .clock(network.clock())
                 .progress(Progress::Manual)
-                .seed(seed)
-                .build()
-                .unwrap()
+                .seed(seed);
+            describe(builder).build().unwrap()
         });
         Self { devices: devices.collect(), network }
     }

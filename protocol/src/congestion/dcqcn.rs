@@ -238,6 +238,10 @@ impl Algorithm for DcqcnParameters {
         "dcqcn"
     }
 
+    fn reacts_to_marks(&self) -> bool {
+        true
+    }
+
     fn start(&self, line_rate: Rate) -> Box<dyn CongestionControl> {
         Box::new(Dcqcn::new(*self, line_rate))
     }

@@ -88,6 +88,10 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
     /// Its name, as users choose it.
     fn name(&self) -> &'static str;
 
+    /// Whether it slows down when it is notified, so that switches may mark its packets instead of dropping them
+    /// (RFC 3168: only then may a sender call them ECN-capable).
+    fn reacts_to_marks(&self) -> bool;
+
     /// The control of a new flow on a port of `line_rate`. It begins at the line rate.
     fn start(&self, line_rate: Rate) -> Box<dyn CongestionControl>;
 }

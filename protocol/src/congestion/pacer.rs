@@ -43,6 +43,11 @@ impl Pacer {
         self.rate = rate;
     }
 
+    /// Changes how long bursts are at most.
+    pub fn set_most_bytes(&mut self, most_bytes: u64) {
+        self.most_bytes = most_bytes;
+    }
+
     /// How many bytes may leave now: a burst (its last packet may exceed it), or none before [`Self::clear_at`].
     pub fn poll_budget(&mut self, now: Instant) -> Option<u64> {
         if now < self.clear_at {

@@ -1,6 +1,6 @@
 //! TIMELY: a sender that watches its round-trip times.
 
-use super::{Algorithm, CongestionControl, CongestionEvent, Rate};
+use super::{Algorithm, CongestionControl, CongestionEvent, ParameterError, Rate};
 use crate::{Instant, time::Duration};
 
 /// How TIMELY behaves; the defaults are those of its paper, as "ECN or Delay: Lessons Learnt from Analysis of DCQCN
@@ -37,6 +37,27 @@ impl TimelyParameters {
         hyperactive_after: 5,
         min_rate: Rate::from_mbps(1),
     };
+
+    /// Sets a parameter by a name of its own making: `t_low`, `t_high` and `min_rtt` in µs, `step` and `min_rate` in
+    /// Mbit/s.
+    ///
+    /// # Errors
+    /// When there is no such parameter, or the value makes no sense for it.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), ParameterError> {
+        let micros = Duration::from_micros(value.min(u64::from(u32::MAX)));
+        match name {
+            "t_low" | "t_high" | "min_rtt" | "step" | "min_rate" if value == 0 || value > u64::from(u32::MAX) => {
+                return Err(ParameterError::OutOfRange { name: name.into(), value });
+            }
+            "t_low" => self.low = micros,
+            "t_high" => self.high = micros,
+            "min_rtt" => self.minimum_rtt = micros,
+            "step" => self.step = Rate::from_mbps(value),
+            "min_rate" => self.min_rate = Rate::from_mbps(value),
+            _ => return Err(ParameterError::Unknown(name.into())),
+        }
+        Ok(())
+    }
 }
 
 impl Default for TimelyParameters {
@@ -124,6 +145,10 @@ impl Algorithm for TimelyParameters {
         "timely"
     }
 
+    fn reacts_to_marks(&self) -> bool {
+        false
+    }
+
     fn start(&self, line_rate: Rate) -> Box<dyn CongestionControl> {
         Box::new(Timely::new(*self, line_rate))
     }
@@ -144,6 +169,20 @@ mod tests {
             flow.rate().bps() / MBPS
         };
         rtts.iter().map(after).collect()
+    }
+
+    #[test]
+    fn parameters_are_set_by_name() {
+        let mut parameters = TimelyParameters::PAPER;
+        for (name, value) in [("t_low", 1000), ("t_high", 3000), ("min_rtt", 100), ("step", 50), ("min_rate", 10)] {
+            assert_eq!(parameters.set(name, value), Ok(()), "{name}");
+        }
+        assert_eq!((parameters.low, parameters.high), (Duration::from_millis(1), Duration::from_millis(3)));
+        assert_eq!((parameters.step, parameters.min_rate), (Rate::from_mbps(50), Rate::from_mbps(10)));
+        assert_eq!(parameters.minimum_rtt, Duration::from_micros(100));
+        let zero = ParameterError::OutOfRange { name: "t_low".into(), value: 0 };
+        assert_eq!(parameters.set("t_low", 0), Err(zero));
+        assert_eq!(parameters.set("low", 1), Err(ParameterError::Unknown("low".into())));
     }
 
     #[test]

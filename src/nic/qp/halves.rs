@@ -95,6 +95,14 @@ impl SendHalf {
         }
     }
 
+    /// Has packets ask for an ACK at least every `bytes` of payload.
+    pub(crate) fn set_ack_interval(&mut self, bytes: u64) {
+        match self {
+            Self::Rc(requester) => requester.set_ack_interval(bytes),
+            Self::Uc(_) | Self::Ud(_) => {}
+        }
+    }
+
     pub(crate) fn transmit_failed(&mut self, status: WcStatus) {
         each!(Self, self, requester => requester.transmit_failed(status));
     }
@@ -195,6 +203,14 @@ impl ReceiveHalf {
     pub(crate) fn has_urgent_output(&self) -> bool {
         match self {
             Self::Rc(responder) => responder.has_urgent_output(),
+            Self::Uc(_) | Self::Ud(_) => false,
+        }
+    }
+
+    /// Whether what it sends next answers a READ.
+    pub(crate) fn has_data_next(&self) -> bool {
+        match self {
+            Self::Rc(responder) => responder.has_data_next(),
             Self::Uc(_) | Self::Ud(_) => false,
         }
     }

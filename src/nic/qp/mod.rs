@@ -1,5 +1,7 @@
 //! A queue pair as the device knows it: its two halves, their attributes, and where completions and events go.
 
+mod congestion;
+mod flow;
 mod halves;
 mod modify;
 mod route;
@@ -12,6 +14,8 @@ use super::{
     attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE},
     turn::Turn,
 };
+pub(super) use flow::PacedFlow;
+pub(crate) use flow::RateLimit;
 use halves::{ReceiveHalf, SendHalf, halves};
 use parking_lot::{Mutex, MutexGuard};
 pub(super) use route::Route;
@@ -74,6 +78,8 @@ pub(crate) struct Connection {
     pub(super) route: Option<Route>,
     pub(super) sender: SendHalf,
     pub(super) receiver: ReceiveHalf,
+    /// Its part in congestion control, and its limit, if it has any.
+    pub(super) flow: Option<Box<PacedFlow>>,
     /// The deadline of its entry among the device's timers.
     pub(super) armed: Option<Instant>,
     /// The end of draining has been reported, or is not to be.
@@ -89,16 +95,27 @@ impl Connection {
     pub(super) const fn is_destroyed(&self) -> bool {
         self.destroyed
     }
+
+    /// The queue pair at the other end, and the way there.
+    pub(super) fn peer(&self) -> Option<(Qpn, &Route)> {
+        Some((Qpn::new(self.attributes.dest_qp_num), self.route.as_ref()?))
+    }
 }
 
 impl Qp {
-    fn new(number: Qpn, made: NewQp, (sender, receiver): (SendHalf, ReceiveHalf)) -> Self {
+    fn new(
+        number: Qpn,
+        made: NewQp,
+        (sender, receiver): (SendHalf, ReceiveHalf),
+        flow: Option<Box<PacedFlow>>,
+    ) -> Self {
         let connection = Connection {
             state: QpState::Reset,
             attributes: QpAttributes { cap: made.cap, ..QpAttributes::default() },
             route: None,
             sender,
             receiver,
+            flow,
             armed: None,
             drained: true,
             last_wqe_reached: false,
@@ -289,7 +306,8 @@ impl Nic {
             return Err(Error::InvalidArgument("a capability exceeds the device's"));
         }
         let halves = halves(made.qp_type, cap, made.srq.is_some());
-        self.qps.write().insert(|number| Qp::new(number, made, halves))
+        let flow = self.new_flow(made.qp_type.service(), self.congestion.as_ref());
+        self.qps.write().insert(|number| Qp::new(number, made, halves, flow))
     }
 
     /// Ends a queue pair. Work requests that are left end without a completion.
@@ -382,6 +400,9 @@ impl Nic {
         if is_first {
             self.sleeper.wake_from_watch();
         }
+        if let Some(flow) = &mut connection.flow {
+            self.arm_pacing(qp.number, flow);
+        }
     }
 
     /// Fails every queue pair of a completion queue that has lost completions. Theirs are other locks than the one
@@ -408,6 +429,7 @@ impl Nic {
             cq.purge(qp.number);
         }
         self.timers.disarm(qp.number, connection.armed.take());
+        self.restart_flow(qp, connection);
     }
 }
 

@@ -77,7 +77,7 @@ impl Nic {
     fn enter(&self, qp: &Qp, connection: &mut Connection, from: QpState, to: QpState, mask: Mask) {
         let attributes = connection.attributes;
         if mask.contains(Mask::AV) {
-            connection.route = Some(self.route(qp.number, &attributes));
+            connection.route = Some(self.route(qp.number, &attributes, connection.flow.as_deref()));
         }
         connection.state = to;
         tracing::debug!(qp = %qp.number, ?from, ?to, "queue pair state");

@@ -1,6 +1,9 @@
 //! Ways to a destination: addresses, UDP source ports, and what the ICRC makes of them.
 
-use super::super::{AddressHandleAttributes, Error, GlobalRoute, Nic, PORT, QpAttributes, Result};
+use super::{
+    super::{AddressHandleAttributes, Error, GlobalRoute, Nic, PORT, QpAttributes, Result},
+    PacedFlow,
+};
 use std::net::IpAddr;
 use uroce_protocol::{
     wire::{Qpn, icrc::Flow},
@@ -42,8 +45,9 @@ impl Nic {
     }
 
     /// The way to a queue pair's peer.
-    pub(super) fn route(&self, number: Qpn, attributes: &QpAttributes) -> Route {
+    pub(super) fn route(&self, number: Qpn, attributes: &QpAttributes, flow: Option<&PacedFlow>) -> Route {
         let GlobalRoute { dgid, traffic_class, .. } = attributes.ah_attr.grh;
+        let traffic_class = flow.map_or(traffic_class, |flow| flow.traffic_class(traffic_class));
         self.route_to(dgid.address(), source_port(number, Qpn::new(attributes.dest_qp_num)), traffic_class, None)
     }
 

@@ -91,6 +91,8 @@ pub struct Requester {
     credit_limit: CreditLimit,
     /// Payload since the last packet with AckReq.
     unrequested: u64,
+    /// How much of it there may be.
+    ack_interval: u64,
     draining: bool,
     ack_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
@@ -104,6 +106,10 @@ pub struct Requester {
     fatal: Option<Fatal>,
     counters: RequesterCounters,
 }
+
+/// A packet with AckReq leaves at least this often within a message, in payload bytes. The window asks for it
+/// earlier when it is small, and [`Requester::set_ack_interval`] when the rate is.
+const ACK_INTERVAL: u64 = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]
 struct LastTransmit {
@@ -133,6 +139,7 @@ impl Requester {
             outstanding: VecDeque::new(),
             credit_limit: CreditLimit::Unlimited,
             unrequested: 0,
+            ack_interval: ACK_INTERVAL,
             draining: false,
             ack_deadline: None,
             rnr_deadline: None,
@@ -177,6 +184,12 @@ impl Requester {
     /// Changes how many READs and atomics may be outstanding (SQD → SQD).
     pub fn set_max_rd_atomic(&mut self, max_rd_atomic: u8) {
         self.attributes.max_rd_atomic = max_rd_atomic;
+    }
+
+    /// Has packets ask for an ACK at least every `bytes` of payload (64 KiB before this is called, and at most): a sender
+    /// that is slowed down would otherwise hear of nothing for longer than its timeout.
+    pub fn set_ack_interval(&mut self, bytes: u64) {
+        self.ack_interval = bytes.clamp(1, ACK_INTERVAL);
     }
 
     /// Queues a work request. Nothing is sent before [`Self::poll_transmit`].
@@ -271,6 +284,7 @@ impl Requester {
         self.unacknowledged = 0;
         self.next = 0;
         self.sent = 0;
+        self.ack_interval = ACK_INTERVAL;
         self.draining = false;
         self.disconnect(State::Idle);
     }

@@ -8,10 +8,6 @@ use crate::{
     wire::{AtomicEth, Bth, Extended, Feth, Msn, Opcode, Operation, Repr, Reth, XrcEth, XrcSrqn},
 };
 
-/// A packet with AckReq leaves at least this often within a message, in payload bytes. The window asks for it
-/// earlier when it is small.
-const ACK_INTERVAL: u64 = 64 << 10;
-
 /// Never this many packets unacknowledged: half the PSN space, less one (IBTA C9-2).
 const MAX_UNACKNOWLEDGED: u64 = (1 << 23) - 1;
 
@@ -38,7 +34,7 @@ impl Requester {
         let is_answered = is_answered(request.operation);
         let payload = if has_payload(request.operation) { length } else { 0 };
         self.unrequested += payload;
-        let ack_request = ends || is_answered || self.unrequested >= ACK_INTERVAL.min(self.window.size() / 4);
+        let ack_request = ends || is_answered || self.unrequested >= self.ack_interval.min(self.window.size() / 4);
         if ack_request {
             self.unrequested = 0;
         }

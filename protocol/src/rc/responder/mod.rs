@@ -256,6 +256,14 @@ impl Responder {
         self.replies.has_deferred()
     }
 
+    /// Whether the next packet to send answers a READ: a flow of data, which a rate may hold up.
+    pub fn has_data_next(&self) -> bool {
+        match self.replies.front(true) {
+            Some(Reply::Resource(index)) => self.resources.get(index).is_read(),
+            _ => false,
+        }
+    }
+
     /// The next packet to send. A deferred ACK is only sent when `flush_ack` is set: the driver sets it when the
     /// receive side has run dry.
     pub fn poll_transmit(&mut self, _now: Instant, flush_ack: bool) -> Option<Transmit<'_>> {

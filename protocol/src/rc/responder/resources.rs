@@ -74,6 +74,11 @@ impl Resource {
         Self { first_psn: psn, packets: 1, emitted: 0, msn, pending: true, answer: Answer::Done }
     }
 
+    /// Whether its answer is data of any length.
+    pub(super) const fn is_read(&self) -> bool {
+        matches!(self.answer, Answer::Read { .. })
+    }
+
     /// How many PSNs its answer takes.
     pub(super) fn packets(&self) -> u32 {
         self.packets
@@ -182,6 +187,11 @@ impl Resources {
     }
 
     /// The resource of an index that [`Self::insert`] returned.
+    pub(super) fn get(&self, index: usize) -> &Resource {
+        &self.ring[index]
+    }
+
+    /// The same, to change it.
     pub(super) fn get_mut(&mut self, index: usize) -> &mut Resource {
         &mut self.ring[index]
     }
