@@ -97,6 +97,7 @@ programs! {
     many_threads,
     misuse,
     open_and_close,
+    rate_limit,
     shared_receive_queue,
     signals,
     statuses,

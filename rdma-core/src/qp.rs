@@ -8,8 +8,8 @@ use crate::{
     pd::Pd,
     qp_ex::{self, Writer},
     types::{
-        ibv_ah_attr, ibv_ece, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-        ibv_qp_init_attr_ex,
+        ibv_ah_attr, ibv_ece, ibv_gid, ibv_global_route, ibv_packet_pacing_caps, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+        ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr,
     },
     xrc::Xrcd,
 };
@@ -21,7 +21,7 @@ use std::{
 };
 use uroce::verbs::{
     AccessFlags, AddressHandleAttributes, AsyncElement, Gid, GlobalRoute, Mtu, QpAttributeMask, QpAttributes,
-    QpCapabilities, QpInitAttributes, QpState, QpType, Qpn, QueuePair,
+    QpCapabilities, QpInitAttributes, QpRateLimit, QpState, QpType, Qpn, QueuePair,
 };
 
 /// `struct ibv_qp`, and `struct ibv_qp_ex`, of which that is the beginning.
@@ -390,6 +390,27 @@ pub(crate) extern "C" fn modify_qp(qp: &Qp, attr: &ibv_qp_attr, attr_mask: c_int
             qp.show_state(attributes.qp_state);
         }
         Ok(())
+    })
+}
+
+/// Any rate that there is a number for, for every type of queue pair that sends.
+pub(crate) const PACING: ibv_packet_pacing_caps = ibv_packet_pacing_caps {
+    qp_rate_limit_min: 1,
+    qp_rate_limit_max: u32::MAX,
+    supported_qpts: 1 << QpType::Rc as u32
+        | 1 << QpType::Uc as u32
+        | 1 << QpType::Ud as u32
+        | 1 << QpType::XrcSend as u32,
+};
+
+pub(crate) extern "C" fn modify_qp_rate_limit(qp: &Qp, attr: &ibv_qp_rate_limit_attr) -> c_int {
+    entry::errno("ibv_modify_qp_rate_limit", || {
+        qp.birth.check()?;
+        let ibv_qp_rate_limit_attr { rate_limit, max_burst_sz, typical_pkt_sz, comp_mask } = *attr;
+        if comp_mask != 0 {
+            return Err(Refusal::invalid("there are no such rate limit attributes"));
+        }
+        Ok(qp.verbs.modify_rate_limit(&QpRateLimit { rate_limit, max_burst_sz, typical_pkt_sz })?)
     })
 }
 

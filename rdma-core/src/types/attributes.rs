@@ -111,6 +111,14 @@ pub(crate) struct ibv_packet_pacing_caps {
     pub(crate) supported_qpts: u32,
 }
 
+#[repr(C)]
+pub(crate) struct ibv_qp_rate_limit_attr {
+    pub(crate) rate_limit: u32,
+    pub(crate) max_burst_sz: u32,
+    pub(crate) typical_pkt_sz: u16,
+    pub(crate) comp_mask: u32,
+}
+
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct ibv_tm_caps {

@@ -2,8 +2,8 @@
 
 use super::{
     Absent, ibv_cq_init_attr_ex, ibv_device_attr, ibv_device_attr_ex, ibv_mw_bind, ibv_parent_domain_init_attr,
-    ibv_port_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr,
-    ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_xrcd_init_attr,
+    ibv_port_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_query_device_ex_input,
+    ibv_recv_wr, ibv_send_wr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_xrcd_init_attr,
 };
 use crate::{
     context::ContextPtr,
@@ -115,7 +115,7 @@ pub(crate) struct verbs_context {
     pub(crate) modify_flow_action_esp: Absent,
     pub(crate) destroy_flow_action: Absent,
     pub(crate) create_flow_action_esp: Absent,
-    pub(crate) modify_qp_rate_limit: Absent,
+    pub(crate) modify_qp_rate_limit: Option<extern "C" fn(&Qp, &ibv_qp_rate_limit_attr) -> c_int>,
     pub(crate) alloc_parent_domain: Option<extern "C" fn(ContextPtr, &ibv_parent_domain_init_attr) -> *mut Pd>,
     pub(crate) dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int>,
     pub(crate) alloc_td: Option<extern "C" fn(ContextPtr, &ibv_td_init_attr) -> *mut Td>,

@@ -36,6 +36,7 @@ const GROWN: [&str; 3] = ["ibv_port_attr", "ibv_qp_ex", "ibv_device_attr_ex"];
 
 fn layouts() -> Vec<Layout> {
     vec![
+        layout!(ibv_qp_rate_limit_attr { rate_limit, max_burst_sz, typical_pkt_sz, comp_mask }),
         layout!(ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }),
         layout!(ibv_device_attr {
             fw_ver,
