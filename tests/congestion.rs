@@ -130,7 +130,7 @@ impl Scene {
         self.side.receive(0, self.side.mr.sge(0, 64));
         let mut bth = Bth::new(Opcode::rc(Operation::SendOnly), self.side.qp.qp_num(), self.psn);
         bth.ack_request = true;
-        self.psn = self.psn + 1;
+        self.psn += 1;
         self.send_from(&self.peer, Repr::new(bth, Extended::None), &[7; 64], traffic_class);
     }
 
