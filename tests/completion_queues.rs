@@ -172,7 +172,7 @@ fn an_overrun_queue_fails_its_queue_pairs() {
     assert_eq!(events.remove(0).element, AsyncElement::CompletionQueue(fixture.receives.number()));
     for event in events {
         assert_eq!(event.event_type, AsyncEventType::QpFatal);
-        let qps = [&fixture.qp, &other].map(|qp| AsyncElement::QueuePair(qp.qp_num()));
+        let qps = [&fixture.qp, &other].map(QueuePair::element);
         assert!(qps.contains(&event.element));
     }
     assert_eq!((fixture.qp.state(), other.state()), (QpState::Err, QpState::Err));

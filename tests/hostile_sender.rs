@@ -11,8 +11,8 @@ use support::{ALL, Side, device, eventually, poll_one, send};
 use uroce::{
     link::{Link, ReceiveBuffer, Train, UdpConfig, UdpLink},
     verbs::{
-        AccessFlags, AsyncElement, AsyncEventType, Connection, Counters, Mtu, QpCapabilities, QpState, RKey,
-        SendOperation, WcOpcode, WcStatus,
+        AccessFlags, AsyncEventType, Connection, Counters, Mtu, QpCapabilities, QpState, RKey, SendOperation, WcOpcode,
+        WcStatus,
     },
 };
 use uroce_protocol::{
@@ -190,7 +190,7 @@ impl Scene {
         let [answer] = &self.sender.wait(1)[..] else { unreachable!() };
         assert_eq!(answer.syndrome, Some(Syndrome::Nak(code)));
         let found = self.victim.context.get_async_event().unwrap();
-        assert_eq!((found.event_type, found.element), (event, AsyncElement::QueuePair(self.victim.qp.qp_num())));
+        assert_eq!((found.event_type, found.element), (event, self.victim.qp.element()));
         assert_eq!(self.victim.qp.state(), QpState::Err);
         self.assert_untouched();
     }

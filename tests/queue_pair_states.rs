@@ -6,7 +6,7 @@ mod support;
 use std::net::IpAddr;
 use support::{ALL, Side, async_event, connect, device, eventually, pair, send};
 use uroce::verbs::{
-    AccessFlags, AddressHandleAttributes, AsyncElement, AsyncEventType, Buffers, Gid, GlobalRoute, Mtu, PORT,
+    AccessFlags, AddressHandleAttributes, AsyncEventType, Buffers, Gid, GlobalRoute, Mtu, PORT,
     QpAttributeMask as Mask, QpAttributes, QpCapabilities, QpInitAttributes, QpState, QueuePair, ReceiveWorkRequest,
     SendOperation, SendWorkRequest, WcStatus, WorkCompletion,
 };
@@ -297,7 +297,7 @@ fn draining_finishes_what_has_begun_and_begins_nothing() {
     side.qp.modify(&notify, Mask::STATE | Mask::EN_SQD_ASYNC_NOTIFY).unwrap();
     let event = async_event(&side.context);
     assert_eq!(event.event_type, AsyncEventType::SqDrained);
-    assert_eq!(event.element, AsyncElement::QueuePair(side.qp.qp_num()));
+    assert_eq!(event.element, side.qp.element());
     assert!(!side.qp.query().sq_draining);
 
     side.receive(3, side.mr.sge(0, 8));

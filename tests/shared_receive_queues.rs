@@ -182,7 +182,7 @@ fn a_queue_pair_in_error_tells_that_it_takes_no_more() {
     qp.modify(&QpAttributes { qp_state: QpState::Err, ..QpAttributes::default() }, QpAttributeMask::STATE).unwrap();
     let event = async_event(&server.context);
     assert_eq!(event.event_type, AsyncEventType::QpLastWqeReached);
-    assert_eq!(event.element, AsyncElement::QueuePair(qp.qp_num()));
+    assert_eq!(event.element, qp.element());
     assert_eq!(server.cq.poll(&mut [Default::default()]).unwrap(), 0, "what is posted stays for others");
     let other = Side::new(&device(), QpCapabilities::default(), 4096);
     let _qp = server.accept(&other);

@@ -270,6 +270,28 @@ fn a_target_may_be_opened_by_others_and_lives_until_the_last_has_destroyed_it() 
 }
 
 #[test]
+fn each_handle_of_a_target_has_events_of_its_own() {
+    let (a, b) = (Member::new(&device()), Member::new(&device()));
+    let (initiator, target) = connect(&a, &b);
+    let [first, second, last] = [1, 2, 3].map(|qp_context| b.domain.open_qp(target.qp_num(), qp_context).unwrap());
+    first.destroy().unwrap();
+    let status = status_of(&initiator, &a, SendOperation::Send, Target::SharedReceiveQueue(0));
+    assert_eq!(status, WcStatus::RemoteInvalidRequest);
+    // Nobody is told of who has gone: neither before the event, nor after it.
+    eventually("the error has been told", || target.state() == QpState::Err);
+    last.destroy().unwrap();
+    let mut elements = vec![target.element(), second.element()];
+    while !elements.is_empty() {
+        let event = async_event(&b.context);
+        assert_eq!(event.event_type, AsyncEventType::QpReqErr);
+        let at = elements.iter().position(|element| *element == event.element);
+        elements.swap_remove(at.unwrap_or_else(|| panic!("{event:?} is of none of {elements:?}")));
+    }
+    b.context.set_nonblocking(true).unwrap();
+    assert_eq!(b.context.get_async_event().unwrap_err().errno(), libc::EAGAIN);
+}
+
+#[test]
 fn a_domain_stays_while_something_is_in_it() {
     let b = Member::new(&device());
     let target = b.domain.create_qp(0).unwrap();

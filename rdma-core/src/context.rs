@@ -21,7 +21,7 @@ use libc::{c_int, c_uint, size_t, ssize_t};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     mem::{self, MaybeUninit, offset_of},
     num::NonZero,
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -45,9 +45,8 @@ pub(crate) struct Context {
     head: verbs_context,
     verbs: verbs::Context,
     birth: Birth,
-    /// Objects that asynchronous events are about, by what events name them by
-    /// (the target of an extended reliable connection may have been opened twice).
-    objects: Mutex<HashMap<AsyncElement, Vec<Object>>>,
+    /// Objects that asynchronous events are about, by what events name them by.
+    objects: Mutex<HashMap<AsyncElement, Object>>,
     /// There is no kernel device behind it, but programs copy descriptors about.
     _cmd_fd: OwnedFd,
     /// Last, because what comes before has shares in the device too.
@@ -55,7 +54,7 @@ pub(crate) struct Context {
 }
 
 /// An object that asynchronous events are about. It is here only as long as it is alive.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Object {
     Cq(NonNull<Cq>),
     Qp(NonNull<Qp>),
@@ -103,18 +102,12 @@ impl Context {
 
     /// Where events about an object go to from now on.
     pub(crate) fn enter(&self, element: AsyncElement, object: Object) {
-        self.objects.lock().entry(element).or_default().push(object);
+        self.objects.lock().insert(element, object);
     }
 
     /// An object is about to go: no event finds it any more.
-    pub(crate) fn leave(&self, element: AsyncElement, object: Object) {
-        let mut objects = self.objects.lock();
-        if let Entry::Occupied(mut entry) = objects.entry(element) {
-            entry.get_mut().retain(|known| *known != object);
-            if entry.get().is_empty() {
-                entry.remove();
-            }
-        }
+    pub(crate) fn leave(&self, element: AsyncElement) {
+        self.objects.lock().remove(&element);
     }
 
     /// The event as C has it, and one more that its object waits for; `None` when the object is just going away.
@@ -125,7 +118,7 @@ impl Context {
             element => {
                 // Under the lock: an object leaves before it waits for its events.
                 let objects = self.objects.lock();
-                match *objects.get(&element)?.last()? {
+                match *objects.get(&element)? {
                     Object::Cq(cq) => {
                         // SAFETY: objects that have entered are alive until they leave.
                         unsafe { cq.as_ref() }.events.announce();

@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
         let this = unsafe { &*cq };
         this.birth.check()?;
         this.verbs.destroy()?;
-        this.context.leave(this.element(), Object::Cq(NonNull::from(this)));
+        this.context.leave(this.element());
         this.events.wait();
         // SAFETY: it came from a Box, the program gives it back, and no event refers to it any more.
         drop(unsafe { Box::from_raw(cq) });

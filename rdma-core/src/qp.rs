@@ -20,8 +20,8 @@ use std::{
     ptr::{self, NonNull},
 };
 use uroce::verbs::{
-    AccessFlags, AddressHandleAttributes, AsyncElement, Gid, GlobalRoute, Mtu, QpAttributeMask, QpAttributes,
-    QpCapabilities, QpInitAttributes, QpRateLimit, QpState, QpType, Qpn, QueuePair,
+    AccessFlags, AddressHandleAttributes, Gid, GlobalRoute, Mtu, QpAttributeMask, QpAttributes, QpCapabilities,
+    QpInitAttributes, QpRateLimit, QpState, QpType, Qpn, QueuePair,
 };
 
 /// `struct ibv_qp`, and `struct ibv_qp_ex`, of which that is the beginning.
@@ -140,7 +140,7 @@ impl Qp {
             attributes: *attributes,
             context: context.clone(),
         };
-        let element = qp.element();
+        let element = qp.verbs.element();
         let object = NonNull::from(Box::leak(Box::new(qp)));
         context.enter(element, Object::Qp(object));
         object.as_ptr()
@@ -149,10 +149,6 @@ impl Qp {
     /// The struct that the program looks into.
     pub(crate) const fn base(&self) -> *mut ibv_qp_ex {
         self.base.get()
-    }
-
-    fn element(&self) -> AsyncElement {
-        AsyncElement::QueuePair(self.verbs.qp_num())
     }
 
     /// Tells whoever looks at `ibv_qp.state`.
@@ -271,7 +267,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
         let this = unsafe { &*qp };
         this.birth.check()?;
         this.verbs.destroy()?;
-        this.context.leave(this.element(), Object::Qp(NonNull::from(this)));
+        this.context.leave(this.verbs.element());
         this.events.wait();
         // SAFETY: it came from a Box, the program gives it back, and no event refers to it any more.
         drop(unsafe { Box::from_raw(qp) });
@@ -342,7 +338,6 @@ fn qp_attributes(attr: &ibv_qp_attr, mask: QpAttributeMask, local: Gid) -> Resul
         qkey: attr.qkey,
         qp_access_flags: AccessFlags::from_bits_truncate(attr.qp_access_flags),
         cap: capabilities(&attr.cap),
-        ah_attr: address_handle_attributes(&attr.ah_attr, local),
         pkey_index: attr.pkey_index,
         en_sqd_async_notify: attr.en_sqd_async_notify != 0,
         sq_draining: false,
@@ -360,6 +355,9 @@ fn qp_attributes(attr: &ibv_qp_attr, mask: QpAttributeMask, local: Gid) -> Resul
     }
     if mask.contains(QpAttributeMask::CUR_STATE) {
         attributes.cur_qp_state = state(attr.cur_qp_state)?;
+    }
+    if mask.contains(QpAttributeMask::AV) {
+        attributes.ah_attr = address_handle_attributes(&attr.ah_attr, local);
     }
     if mask.contains(QpAttributeMask::PATH_MTU) {
         attributes.path_mtu = mtu(attr.path_mtu)?;

@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
         let this = unsafe { &*srq };
         this.birth.check()?;
         this.verbs.destroy()?;
-        this.context.leave(this.element(), Object::Srq(NonNull::from(this)));
+        this.context.leave(this.element());
         this.events.wait();
         // SAFETY: it came from a Box, the program gives it back, and no event refers to it any more.
         drop(unsafe { Box::from_raw(srq) });

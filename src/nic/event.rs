@@ -36,8 +36,14 @@ pub enum AsyncEventType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncElement {
-    /// The queue pair of this number.
-    QueuePair(Qpn),
+    /// The queue pair of this number, in the eyes of one who has it: the target of an extended reliable connection may
+    /// have been opened several times, and then there is an event for each. See [`crate::verbs::QueuePair::element`].
+    QueuePair {
+        /// Its number.
+        number: Qpn,
+        /// 0 for the one that was made; others for those that were opened.
+        handle: u64,
+    },
     /// The completion queue of this [`crate::verbs::CompletionQueue::number`].
     CompletionQueue(u32),
     /// The shared receive queue of this [`crate::verbs::SharedReceiveQueue::number`].

@@ -63,7 +63,7 @@ pub(crate) use cq::Cq;
 pub(crate) use event_queue::EventQueue;
 pub(crate) use host_memory::{HostMemory, OwnedMemory};
 pub(crate) use keys::{have_same_index, with_next_tag};
-pub(crate) use qp::{NewQp, Qp, RateLimit};
+pub(crate) use qp::{MAKERS_HANDLE, NewQp, Qp, RateLimit};
 pub use qp::{ReceivePoster, SendPoster};
 pub(crate) use regions::Registration;
 pub(crate) use srq::{Srq, XrcQueue};

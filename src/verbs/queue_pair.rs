@@ -1,15 +1,15 @@
 //! Queue pairs.
 
 use super::{
-    AddressHandleAttributes, Buffers, CompletionQueue, Connection, Context, Error, Gid, GlobalRoute, MemoryWindow,
-    PORT, PostError, ProtectionDomain, QKey, QpAttributeMask, QpAttributes, QpCapabilities, QpState, QpType, Qpn, RKey,
-    ReceivePoster, Result, SendOperation, SendPoster, SendWorkRequest, Sge, SharedReceiveQueue, Target, WindowBind,
-    XrcDomain, uses::Uses,
+    AddressHandleAttributes, AsyncElement, Buffers, CompletionQueue, Connection, Context, Error, Gid, GlobalRoute,
+    MemoryWindow, PORT, PostError, ProtectionDomain, QKey, QpAttributeMask, QpAttributes, QpCapabilities, QpState,
+    QpType, Qpn, RKey, ReceivePoster, Result, SendOperation, SendPoster, SendWorkRequest, Sge, SharedReceiveQueue,
+    Target, WindowBind, XrcDomain, uses::Uses,
 };
 use crate::{
     congestion::{Congestion, Rate},
     link::MAX_TRAIN_BYTES,
-    nic::{NewQp, Nic, Qp, RateLimit},
+    nic::{MAKERS_HANDLE, NewQp, Nic, Qp, RateLimit},
 };
 use std::sync::{
     Arc,
@@ -29,6 +29,8 @@ struct Shared {
     qp: Arc<Qp>,
     cap: QpCapabilities,
     qp_context: u64,
+    /// Which of the queue pair's handles this is.
+    handle: u64,
     is_destroyed: AtomicBool,
 }
 
@@ -67,7 +69,7 @@ impl Shared {
     fn destroy(&self) -> bool {
         let was_destroyed = self.is_destroyed.swap(true, Ordering::AcqRel);
         if !was_destroyed {
-            self.nic().release_qp(&self.qp, self.context.events());
+            self.nic().release_qp(&self.qp, self.handle);
             self.parents.uses().for_each(Uses::release);
         }
         !was_destroyed
@@ -202,12 +204,9 @@ impl QueuePair {
     pub(super) fn open_target(domain: &XrcDomain, qp: Arc<Qp>, qp_context: u64) -> Result<Self> {
         let (context, parents) = (domain.context().clone(), Parents::Domain(domain.clone()));
         Uses::acquire_all(parents.uses())?;
-        if let Err(error) = qp.share(context.events()) {
-            parents.uses().for_each(Uses::release);
-            return Err(error);
-        }
+        let handle = qp.share(context.events()).inspect_err(|_| parents.uses().for_each(Uses::release))?;
         let is_destroyed = AtomicBool::new(false);
-        let shared = Shared { context, parents, qp, cap: QpCapabilities::NONE, qp_context, is_destroyed };
+        let shared = Shared { context, parents, qp, cap: QpCapabilities::NONE, qp_context, handle, is_destroyed };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -216,8 +215,8 @@ impl QueuePair {
         let cap = new.cap;
         match context.nic().create_qp(new) {
             Ok(qp) => {
-                let is_destroyed = AtomicBool::new(false);
-                Ok(Self { shared: Arc::new(Shared { context, parents, qp, cap, qp_context, is_destroyed }) })
+                let (handle, is_destroyed) = (MAKERS_HANDLE, AtomicBool::new(false));
+                Ok(Self { shared: Arc::new(Shared { context, parents, qp, cap, qp_context, handle, is_destroyed }) })
             }
             Err(error) => {
                 parents.uses().for_each(Uses::release);
@@ -229,6 +228,11 @@ impl QueuePair {
     /// Its number.
     pub fn qp_num(&self) -> Qpn {
         self.shared.qp.number()
+    }
+
+    /// What asynchronous events name it by.
+    pub fn element(&self) -> AsyncElement {
+        AsyncElement::QueuePair { number: self.qp_num(), handle: self.shared.handle }
     }
 
     /// Its transport service.

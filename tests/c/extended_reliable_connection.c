@@ -129,6 +129,36 @@ int main(void)
     CHECK_EQ(words[0], 'w' + 1);
     CHECK_EQ(words[1], 'w');
 
+    /* Who opens the target, too, hears of its events by the queue pair that he was given. */
+    struct ibv_qp_open_attr open_attributes = {
+        .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+        .qp_num = target->qp_num,
+        .xrcd = domain,
+        .qp_context = name,
+        .qp_type = IBV_QPT_XRC_RECV,
+    };
+    struct ibv_qp *opened = ibv_open_qp(far, &open_attributes);
+    CHECK(opened != NULL && opened != target);
+    CHECK(opened->qp_num == target->qp_num && opened->qp_context == name);
+    struct ibv_send_wr *bad, to_nobody = {
+        .wr_id = 9,
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_SEND,
+        .send_flags = IBV_SEND_SIGNALED,
+    };
+    CHECK_EQ(ibv_post_send(initiator, &to_nobody, &bad), 0);
+    EXPECT(cq, 9, IBV_WC_REM_INV_REQ_ERR);
+    bool told[2] = {false, false};
+    for (int i = 0; i < 2; i++) {
+        struct ibv_async_event event = async_event(far);
+        CHECK_EQ(event.event_type, IBV_EVENT_QP_REQ_ERR);
+        CHECK(event.element.qp == target || event.element.qp == opened);
+        told[event.element.qp == opened] = true;
+    }
+    CHECK(told[0] && told[1]);
+    CHECK_EQ(ibv_destroy_qp(opened), 0);
+
     /* A domain is busy as long as somebody is in it. A second one of the same file is the same. */
     CHECK_EQ(ibv_close_xrcd(domain), EBUSY);
     domain_attributes.oflags = 0;

@@ -19,6 +19,8 @@ pub(crate) use flow::RateLimit;
 use halves::{ReceiveHalf, SendHalf, halves};
 use parking_lot::{Mutex, MutexGuard};
 pub(super) use route::Route;
+pub(crate) use shared::MAKERS_HANDLE;
+use shared::Owners;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -64,8 +66,8 @@ pub(crate) struct Qp {
     pub(super) ack_is_deferred: AtomicBool,
     /// One of its completion queues has overrun.
     cq_overran: AtomicBool,
-    /// Where its asynchronous events go: to everybody who has a handle, once for each.
-    owners: Mutex<Vec<Arc<EventQueue<AsyncEvent>>>>,
+    /// Who has a handle of it.
+    owners: Mutex<Owners>,
     state: Mutex<Connection>,
 }
 
@@ -124,7 +126,7 @@ impl Qp {
         };
         Self {
             number,
-            owners: Mutex::new(vec![made.events.clone()]),
+            owners: Owners::maker(made.events.clone()),
             made,
             turn: Turn::default(),
             flush_ack: AtomicBool::new(false),
@@ -186,13 +188,7 @@ impl Qp {
     }
 
     fn report(&self, event_type: AsyncEventType) {
-        for events in &*self.owners.lock() {
-            events.push(AsyncEvent { event_type, element: self.element() });
-        }
-    }
-
-    const fn element(&self) -> AsyncElement {
-        AsyncElement::QueuePair(self.number)
+        self.owners.lock().report(self.number, event_type);
     }
 
     fn check_send(&self, state: QpState, request: &SendRequest<'_>) -> Result<()> {

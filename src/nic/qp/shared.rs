@@ -2,39 +2,73 @@
 //! those who have opened it.
 
 use super::{
-    super::{AsyncEvent, AsyncEventType, Cq, Error, EventQueue, Nic, QpState, Result, Srq, regions::RegionTable},
+    super::{
+        AsyncElement, AsyncEvent, AsyncEventType, Cq, Error, EventQueue, Nic, QpState, Result, Srq,
+        regions::RegionTable,
+    },
     Connection, Qp,
 };
+use parking_lot::Mutex;
 use std::sync::Arc;
 use uroce_protocol::{
     Instant,
-    wire::{GRH_LEN, Packet, XrcSrqn},
+    wire::{GRH_LEN, Packet, Qpn, XrcSrqn},
     work::Completion,
 };
 
 impl Qp {
-    /// One more handle of a target; its events go to `events` too.
-    pub(crate) fn share(&self, events: &Arc<EventQueue<AsyncEvent>>) -> Result<()> {
+    /// One more handle of a target, whose number is returned; its events go to `events` too.
+    pub(crate) fn share(&self, events: &Arc<EventQueue<AsyncEvent>>) -> Result<u64> {
         let mut owners = self.owners.lock();
-        if owners.is_empty() {
+        if owners.handles.is_empty() {
             return Err(Error::InvalidArgument("the queue pair has been destroyed"));
         }
-        owners.push(events.clone());
-        Ok(())
+        Ok(owners.add(events.clone()))
     }
 }
 
-impl Nic {
-    /// One handle less of a queue pair, whose owner's events were these. With the last, the queue pair ends.
-    pub(crate) fn release_qp(&self, qp: &Arc<Qp>, events: &Arc<EventQueue<AsyncEvent>>) {
-        let mut owners = qp.owners.lock();
-        if let Some(at) = owners.iter().position(|owner| Arc::ptr_eq(owner, events)) {
-            owners.swap_remove(at);
-            if owners.iter().all(|owner| !Arc::ptr_eq(owner, events)) {
-                events.withdraw(|event| event.element == qp.element());
-            }
+/// Where a queue pair's asynchronous events go: to everybody who has a handle of it.
+#[derive(Debug)]
+pub(super) struct Owners {
+    handles: Vec<(u64, Arc<EventQueue<AsyncEvent>>)>,
+    /// The number of the next handle.
+    next: u64,
+}
+
+impl Owners {
+    /// Handle 0, of who makes the queue pair.
+    pub(super) fn maker(events: Arc<EventQueue<AsyncEvent>>) -> Mutex<Self> {
+        Mutex::new(Self { handles: vec![(MAKERS_HANDLE, events)], next: MAKERS_HANDLE + 1 })
+    }
+
+    fn add(&mut self, events: Arc<EventQueue<AsyncEvent>>) -> u64 {
+        let handle = self.next;
+        self.next += 1;
+        self.handles.push((handle, events));
+        handle
+    }
+
+    /// Tells everybody, each by the handle that is his.
+    pub(super) fn report(&self, number: Qpn, event_type: AsyncEventType) {
+        for &(handle, ref events) in &self.handles {
+            events.push(AsyncEvent { event_type, element: AsyncElement::QueuePair { number, handle } });
         }
-        let is_last = owners.is_empty();
+    }
+}
+
+/// The handle that comes with making a queue pair.
+pub(crate) const MAKERS_HANDLE: u64 = 0;
+
+impl Nic {
+    /// One handle less of a queue pair. With the last, the queue pair ends.
+    pub(crate) fn release_qp(&self, qp: &Arc<Qp>, handle: u64) {
+        let mut owners = qp.owners.lock();
+        if let Some(at) = owners.handles.iter().position(|(owner, _)| *owner == handle) {
+            let (_, events) = owners.handles.swap_remove(at);
+            let element = AsyncElement::QueuePair { number: qp.number, handle };
+            events.withdraw(|event| event.element == element);
+        }
+        let is_last = owners.handles.is_empty();
         drop(owners);
         if is_last {
             self.destroy_qp(qp);
