@@ -12,6 +12,7 @@ mod pyverbs;
 mod qperf;
 #[path = "../support/mod.rs"]
 mod support;
+mod ucx;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -23,6 +23,15 @@ const TESTS: &[(&str, &str)] = &[
     ("rc_compare_swap_mr", "msg_rate"),
     ("ver_rc_fetch_add", "msg_rate"),
     ("ver_rc_compare_swap", "msg_rate"),
+    ("uc_lat", "latency"),
+    ("uc_bw", "recv_bw"),
+    ("uc_bi_bw", "recv_bw"),
+    ("uc_rdma_write_bw", "recv_bw"),
+    ("uc_rdma_write_lat", "latency"),
+    ("uc_rdma_write_poll_lat", "latency"),
+    ("ud_lat", "latency"),
+    ("ud_bw", "recv_bw"),
+    ("ud_bi_bw", "recv_bw"),
 ];
 
 #[test]
