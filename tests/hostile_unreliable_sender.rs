@@ -7,14 +7,11 @@
 mod support;
 
 use std::net::IpAddr;
-use support::{ALL, Side, device, eventually, poll_one};
-use uroce::{
-    link::{Link, Train, UdpConfig, UdpLink},
-    verbs::{AccessFlags, Connection, Counters, Device, Gid, Mtu, QKey, QpCapabilities, QpState, QpType, RKey},
-};
+use support::{ALL, Side, device, eventually, poll_one, sender::Sender};
+use uroce::verbs::{AccessFlags, Connection, Counters, Device, Gid, Mtu, QKey, QpCapabilities, QpState, QpType, RKey};
 use uroce_protocol::{
-    Instant, Psn,
-    wire::{Bth, Deth, Extended, Opcode, Operation, Packet, Qpn, ROCE_PORT, Repr, Reth, Service, icrc::Flow},
+    Psn,
+    wire::{Deth, Extended, Operation, Qpn, Reth, Service},
 };
 
 const MEMORY: usize = 16 << 10;
@@ -27,45 +24,6 @@ const QKEY: QKey = QKey(0x1122_3344);
 const GRH: usize = 40;
 const EVERYBODY: Qpn = Qpn::new(0xff_ffff);
 use Operation as Op;
-
-/// Somebody who may send whatever it likes.
-struct Sender {
-    link: UdpLink,
-}
-
-impl Sender {
-    fn new() -> Self {
-        Self { link: UdpLink::open_loopback(&UdpConfig::default()).unwrap() }
-    }
-
-    fn send(
-        &self,
-        to: IpAddr,
-        service: Service,
-        operation: Op,
-        (qpn, psn): (Qpn, Psn),
-        extended: Extended,
-        payload: &[u8],
-    ) {
-        let opcode = Opcode::new(service, operation).unwrap();
-        let bth = Bth { pad: Bth::pad_for(payload.len()), ..Bth::new(opcode, qpn, psn) };
-        let header = Repr::new(bth, extended);
-        let mut bytes = vec![0; header.header_len()];
-        header.emit(&mut bytes);
-        bytes.extend_from_slice(payload);
-        bytes.resize(bytes.len() + usize::from(bth.pad) + Packet::ICRC_LEN, 0);
-        Flow::new(self.link.address(), to, ROCE_PORT).stamp(0, &mut bytes);
-        let train = Train {
-            destination: to,
-            source_port: ROCE_PORT,
-            traffic_class: 0,
-            hop_limit: None,
-            segment_size: bytes.len(),
-            bytes: &bytes,
-        };
-        self.link.send(Instant::ZERO, &train).unwrap();
-    }
-}
 
 fn counters(victim: &Side) -> Counters {
     victim.context.device().counters()
@@ -99,7 +57,7 @@ impl Connected {
             path_mtu: Mtu::Mtu1024,
             remote_psn: Psn::new(PSN),
             access: AccessFlags::REMOTE_WRITE,
-            ..Connection::new(Gid::from(sender.link.address()), Qpn::new(0x666))
+            ..Connection::new(Gid::from(sender.address()), Qpn::new(0x666))
         };
         victim.qp.connect(&connection).unwrap();
         victim.mr.write(0, &[UNTOUCHED; MEMORY]).unwrap();
@@ -386,7 +344,7 @@ fn a_group_is_no_way_to_a_single_queue_pair() {
     scene.victim.qp.attach_mcast(&Gid::from(group), 0).unwrap();
     scene.victim.receive(1, scene.victim.mr.sge(0, 100));
     let connected = Side::new(scene.victim.context.device(), QpCapabilities::default(), 64);
-    let connection = Connection::new(Gid::from(scene.sender.link.address()), Qpn::new(0x666));
+    let connection = Connection::new(Gid::from(scene.sender.address()), Qpn::new(0x666));
     connected.qp.connect(&connection).unwrap();
     is_counted(
         &scene.victim,

@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 
 static int entries(const char *folder)
 {
@@ -39,6 +40,54 @@ static void round_trip(void)
     drop_pair(&pair);
 }
 
+/* What has sockets, threads or tables of its own: a multicast group, a shared receive queue, a window, an XRC domain. */
+static void everything_else(void)
+{
+    struct ibv_context *context = open_device();
+    struct side side = make_side(context, IBV_QPT_UD, NULL);
+    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1};
+    CHECK_EQ(ibv_modify_qp(side.qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+    union ibv_gid group = {.raw = {[10] = 0xff, 0xff, 239, 17, 34, 52}};
+    CHECK_EQ(ibv_attach_mcast(side.qp, &group, 0), 0);
+    struct ibv_ah_attr path = {.is_global = 1, .grh = {.dgid = group, .hop_limit = 1}, .port_num = 1};
+    struct ibv_ah *ah = ibv_create_ah(side.pd, &path);
+    CHECK(ah != NULL);
+    struct ibv_mw *window = ibv_alloc_mw(side.pd, IBV_MW_TYPE_2);
+    CHECK(window != NULL);
+    struct ibv_xrcd_init_attr domain_attributes = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        .fd = -1,
+        .oflags = O_CREAT,
+    };
+    struct ibv_xrcd *domain = ibv_open_xrcd(context, &domain_attributes);
+    CHECK(domain != NULL);
+    struct ibv_srq_init_attr_ex srq_attributes = {
+        .attr = {.max_wr = 16, .max_sge = 1},
+        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+        .srq_type = IBV_SRQT_XRC,
+        .xrcd = domain,
+        .cq = side.cq,
+        .pd = side.pd,
+    };
+    struct ibv_srq *srq = ibv_create_srq_ex(context, &srq_attributes);
+    CHECK(srq != NULL);
+    struct ibv_qp_init_attr_ex target_attributes = {
+        .qp_type = IBV_QPT_XRC_RECV,
+        .comp_mask = IBV_QP_INIT_ATTR_XRCD,
+        .xrcd = domain,
+    };
+    struct ibv_qp *target = ibv_create_qp_ex(context, &target_attributes);
+    CHECK(target != NULL);
+    CHECK_EQ(ibv_destroy_qp(target), 0);
+    CHECK_EQ(ibv_destroy_srq(srq), 0);
+    CHECK_EQ(ibv_close_xrcd(domain), 0);
+    CHECK_EQ(ibv_dealloc_mw(window), 0);
+    CHECK_EQ(ibv_destroy_ah(ah), 0);
+    CHECK_EQ(ibv_detach_mcast(side.qp, &group, 0), 0);
+    drop_side(&side);
+    CHECK_EQ(ibv_close_device(context), 0);
+}
+
 /* Threads that have been joined may stand in the list for a moment. */
 static void settle(int threads)
 {
@@ -46,17 +95,23 @@ static void settle(int threads)
         usleep(1000);
 }
 
+static void use(void)
+{
+    round_trip();
+    everything_else();
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 1000;
     /* The first rounds warm up what is kept for the process' life. */
     for (int i = 0; i < rounds / 10; i++)
-        round_trip();
+        use();
     settle(0);
     int threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
     long memory = resident();
     for (int i = 0; i < rounds; i++)
-        round_trip();
+        use();
     settle(threads);
     CHECK_EQ(entries("/proc/self/task"), threads);
     CHECK_EQ(entries("/proc/self/fd"), descriptors);

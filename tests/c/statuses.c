@@ -1,4 +1,8 @@
-/* Every status that a work completion can have, each provoked by the mistake or the misfortune that it stands for. */
+/*
+ * Every status that a work completion can have, each provoked by the mistake or the misfortune that it stands for.
+ * Those that are not here are nobody's: IBV_WC_LOC_QP_OP_ERR and IBV_WC_LOC_ACCESS_ERR (such mistakes are refused when
+ * they are posted, or are the peer's to hear of), those of RD, and IBV_WC_FATAL_ERR, which stands for broken hardware.
+ */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -77,6 +81,41 @@ static void local_protection(void)
     drop_pair(&pair);
 }
 
+/* What a READ brings cannot be put where the program may not write. */
+static void local_protection_of_a_read(void)
+{
+    struct pair pair = make_pair(IBV_QPT_RC);
+    struct ibv_mr *read_only = ibv_reg_mr(pair.a.pd, pair.a.memory, 64, 0);
+    CHECK(read_only != NULL);
+    struct side from = pair.a;
+    from.mr = read_only;
+    post(&from, &pair.b, 1, IBV_WR_RDMA_WRITE, 0, 8);
+    EXPECT(pair.a.cq, 1, IBV_WC_SUCCESS);
+    post(&from, &pair.b, 2, IBV_WR_RDMA_READ, 0, 8);
+    EXPECT(pair.a.cq, 2, IBV_WC_LOC_PROT_ERR);
+    CHECK_EQ(ibv_dereg_mr(read_only), 0);
+    drop_pair(&pair);
+}
+
+/* Memory that is deregistered while its request, which nobody answers, waits to be sent again. */
+static void local_protection_lost(void)
+{
+    struct side a = make_side(open_device(), IBV_QPT_RC, NULL);
+    struct connection nowhere = usual_connection(&a);
+    nowhere.qpn = 0xfffffe;
+    nowhere.timeout = 14;
+    connect_with(a.qp, &nowhere);
+    struct ibv_mr *passing = ibv_reg_mr(a.pd, a.memory, 64, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(passing != NULL);
+    struct side from = a;
+    from.mr = passing;
+    post(&from, &a, 1, IBV_WR_SEND, 0, 8);
+    CHECK_EQ(ibv_dereg_mr(passing), 0);
+    EXPECT(a.cq, 1, IBV_WC_LOC_PROT_ERR);
+    drop_side(&a);
+    CHECK_EQ(ibv_close_device(a.context), 0);
+}
+
 static void remote_access(void)
 {
     struct pair pair = make_pair(IBV_QPT_RC);
@@ -98,6 +137,42 @@ static void local_protection_and_remote_operation(void)
     EXPECT(pair.b.cq, 7, IBV_WC_LOC_PROT_ERR);
     EXPECT(pair.a.cq, 1, IBV_WC_REM_OP_ERR);
     drop_pair(&pair);
+}
+
+/* Each operation that reaches memory, with a key that has been good. */
+static void remote_access_of_each_operation(void)
+{
+    const enum ibv_wr_opcode opcodes[] = {
+        IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD,
+    };
+    for (size_t i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
+        struct pair pair = make_pair(IBV_QPT_RC);
+        struct ibv_mr *gone = ibv_reg_mr(pair.b.pd, pair.b.memory, 64, ALL_ACCESS);
+        CHECK(gone != NULL);
+        uint32_t rkey = gone->rkey;
+        CHECK_EQ(ibv_dereg_mr(gone), 0);
+        post_receive(&pair.b, 7, 0, 8);
+        struct ibv_sge sge = sge_of(&pair.a, 0, 8);
+        struct ibv_send_wr *bad, request = {
+            .wr_id = 1,
+            .sg_list = &sge,
+            .num_sge = 1,
+            .opcode = opcodes[i],
+            .send_flags = IBV_SEND_SIGNALED,
+        };
+        if (opcodes[i] == IBV_WR_ATOMIC_CMP_AND_SWP || opcodes[i] == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+            request.wr.atomic.remote_addr = (uintptr_t)pair.b.memory;
+            request.wr.atomic.rkey = rkey;
+        } else {
+            request.wr.rdma.remote_addr = (uintptr_t)pair.b.memory;
+            request.wr.rdma.rkey = rkey;
+        }
+        CHECK_EQ(ibv_post_send(pair.a.qp, &request, &bad), 0);
+        EXPECT(pair.a.cq, 1, IBV_WC_REM_ACCESS_ERR);
+        EXPECT(pair.b.cq, 7, IBV_WC_WR_FLUSH_ERR);
+        drop_pair(&pair);
+    }
 }
 
 /* What was posted before the error and what is posted after it is flushed, in order, signalled or not. */
@@ -175,6 +250,60 @@ static void window_binding(void)
     drop_pair(&pair);
 }
 
+/* A key that cannot be invalidated: it is nobody's. The same of the peer's keys is a matter of access. */
+static void invalidation(void)
+{
+    struct pair pair = make_pair(IBV_QPT_RC);
+    struct ibv_send_wr *bad, request = {
+        .wr_id = 1,
+        .opcode = IBV_WR_LOCAL_INV,
+        .send_flags = IBV_SEND_SIGNALED,
+        .invalidate_rkey = ~pair.a.mr->rkey,
+    };
+    CHECK_EQ(ibv_post_send(pair.a.qp, &request, &bad), 0);
+    EXPECT(pair.a.cq, 1, IBV_WC_MW_BIND_ERR);
+    drop_pair(&pair);
+
+    pair = make_pair(IBV_QPT_RC);
+    post_receive(&pair.b, 7, 0, 8);
+    request.wr_id = 2;
+    request.opcode = IBV_WR_SEND_WITH_INV;
+    request.invalidate_rkey = ~pair.b.mr->rkey;
+    CHECK_EQ(ibv_post_send(pair.a.qp, &request, &bad), 0);
+    EXPECT(pair.a.cq, 2, IBV_WC_REM_ACCESS_ERR);
+    EXPECT(pair.b.cq, 7, IBV_WC_WR_FLUSH_ERR);
+    drop_pair(&pair);
+}
+
+/* Without acknowledgements a sender hears of nothing but its own mistakes. */
+static void unreliable_connections(void)
+{
+    struct pair pair = make_pair(IBV_QPT_UC);
+    post_receive(&pair.b, 7, 0, 8);
+    post_with_key(&pair.a, &pair.b, pair.a.mr->lkey, ~pair.b.mr->rkey);
+    EXPECT(pair.a.cq, 1, IBV_WC_SUCCESS);
+    post(&pair.a, &pair.b, 2, IBV_WR_SEND, 0, 9);
+    EXPECT(pair.a.cq, 2, IBV_WC_SUCCESS);
+    check_silent(pair.b.cq);
+    post_with_key(&pair.a, &pair.b, ~pair.a.mr->lkey, pair.b.mr->rkey);
+    EXPECT(pair.a.cq, 1, IBV_WC_LOC_PROT_ERR);
+    post(&pair.a, &pair.b, 3, IBV_WR_SEND, 0, 8);
+    EXPECT(pair.a.cq, 3, IBV_WC_WR_FLUSH_ERR);
+    to_error(pair.b.qp);
+    EXPECT(pair.b.cq, 7, IBV_WC_WR_FLUSH_ERR);
+    drop_pair(&pair);
+
+    pair = make_pair(IBV_QPT_UC);
+    struct ibv_sge sge = sge_of(&pair.b, 0, 8);
+    sge.lkey = ~sge.lkey;
+    struct ibv_recv_wr *bad, receive = {.wr_id = 8, .sg_list = &sge, .num_sge = 1};
+    CHECK_EQ(ibv_post_recv(pair.b.qp, &receive, &bad), 0);
+    post(&pair.a, &pair.b, 4, IBV_WR_SEND, 0, 8);
+    EXPECT(pair.a.cq, 4, IBV_WC_SUCCESS);
+    EXPECT(pair.b.cq, 8, IBV_WC_LOC_PROT_ERR);
+    drop_pair(&pair);
+}
+
 /* The CRC that ends every packet (ICRC): of the packet with what routers change set to ones. */
 static uint32_t icrc(const uint8_t *bytes, size_t length, uint32_t crc)
 {
@@ -240,12 +369,17 @@ int main(void)
     local_length_and_remote_invalid_request();
     remote_invalid_request();
     local_protection();
+    local_protection_of_a_read();
+    local_protection_lost();
     remote_access();
+    remote_access_of_each_operation();
     local_protection_and_remote_operation();
     flushed();
     retries_exceeded();
     receiver_not_ready();
     window_binding();
+    invalidation();
+    unreliable_connections();
     bad_response();
     return 0;
 }

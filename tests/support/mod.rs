@@ -5,6 +5,7 @@
 pub mod launch;
 #[cfg(feature = "cli")]
 pub mod library;
+pub mod sender;
 pub mod world;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
