@@ -33,6 +33,8 @@ fn mistakes_exit_with_2_and_one_sentence() {
         (vec!["perf", "write-lat", "--loopback", "--size", "0"], "at least 1"),
         (vec!["perf", "atomic-bw", "--loopback", "--size", "64"], "always 8 bytes"),
         (vec!["perf", "write-bw", "--loopback", "--size", "lots"], "a size is a number of bytes"),
+        (vec!["perf", "write-lat", "--loopback", "--timeline", "x.csv"], "a timeline is of a bandwidth test"),
+        (vec!["info", "--congestion", "cubic"], "congestion control is dcqcn, timely or off"),
         (vec!["info", "--addr", "192.0.2.1"], "192.0.2.1"),
         (vec!["info", "--mtu", "1000"], "256, 512, 1024, 2048 or 4096"),
         (vec!["info", "--fault", "dorp 1%"], "dorp"),
@@ -78,6 +80,30 @@ fn all_sizes_are_one_object_with_results() {
     let sizes: Vec<u64> = found["results"].as_array().unwrap().iter().map(|r| r["size"].as_u64().unwrap()).collect();
     assert_eq!(sizes, (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
     assert_eq!(found["size"], 8 << 20);
+}
+
+#[test]
+fn perf_tells_the_rate_over_time() {
+    let path = format!("{}/timeline.csv", env!("CARGO_TARGET_TMPDIR"));
+    let run = ["perf", "write-bw", "--loopback", "-n", "500", "--qps", "2"];
+    let congested = ["--congestion", "dcqcn", "--fault", "mark-ce 5%", "--timeline", &path];
+    let output = uroce(&[&run[..], &congested].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("allowed Gbit/s"), "{}", stdout(&output));
+    let text = fs::read_to_string(&path).unwrap();
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    assert_eq!(header[..3], ["seconds", "gbit_per_s", "notifications"]);
+    assert!(header[3].starts_with("allowed_gbit_per_s_qp_"));
+    let rows: Vec<Vec<f64>> = lines.map(|line| line.iter().map(|value| value.parse().unwrap()).collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == 5));
+    assert!(rows.iter().map(|row| row[2]).sum::<f64>() > 0.0, "nobody was notified");
+
+    let found = json(&[&run[..], &congested, &["--json"]].concat());
+    let notifications =
+        found["timeline"].as_array().unwrap().iter().map(|span| span["notifications"].as_u64().unwrap());
+    assert!(notifications.sum::<u64>() > 0);
+    assert!(json(&[&run[..], &["--json"]].concat()).get("timeline").is_none(), "only where it is asked for");
 }
 
 #[test]

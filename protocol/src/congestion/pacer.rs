@@ -3,6 +3,9 @@
 use super::Rate;
 use crate::{Instant, time::Duration};
 
+/// How late a timer may be before it costs rate: what a busy machine makes of a short sleep.
+const LATENESS: Duration = Duration::from_millis(1);
+
 /// Spaces out a flow's bursts so that on average they leave at a rate.
 ///
 /// A burst is what may leave without a look at the clock: as much as the rate gives in a burst's time, but no more
@@ -58,9 +61,10 @@ impl Pacer {
     }
 
     /// `bytes` have left. Who was kept waiting for longer than necessary, because a timer was late, gets the time
-    /// back, up to that of one burst; who had nothing to send does not.
+    /// back, up to that of the longest burst and to a millisecond; who had nothing to send does not.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
-        let from = if self.is_awaited { now.saturating_sub(self.rate.time_for(self.burst())) } else { now };
+        let most = self.rate.time_for(self.most_bytes).min(LATENESS);
+        let from = if self.is_awaited { now.saturating_sub(most) } else { now };
         self.is_awaited = false;
         self.clear_at = self.clear_at.max(from) + self.rate.time_for(bytes);
     }
@@ -109,15 +113,26 @@ mod tests {
     }
 
     #[test]
-    fn a_late_timer_costs_no_rate_but_only_up_to_a_burst() {
-        let mut pacer = pacer();
+    fn a_late_timer_costs_no_rate_but_only_up_to_the_longest_burst() {
+        // 4000 bytes at most, which take 32 µs.
+        let mut pacer = Pacer::new(Rate::from_gbps(1), Duration::from_micros(8), 4_000);
         pacer.on_sent(micros(0), 1000);
         assert_eq!(pacer.poll_budget(micros(1)), None);
         pacer.on_sent(micros(11), 1000);
         assert_eq!(pacer.clear_at(), micros(16), "as if it had left at 8");
         assert_eq!(pacer.poll_budget(micros(15)), None);
         pacer.on_sent(micros(1000), 1000);
-        assert_eq!(pacer.clear_at(), micros(1000), "one burst's worth of time is given back");
+        assert_eq!(pacer.clear_at(), micros(976), "32 µs are given back");
+        assert_eq!(pacer.poll_budget(micros(1000)), Some(1000), "a burst after the other");
+    }
+
+    #[test]
+    fn no_more_than_a_millisecond_is_given_back() {
+        let mut pacer = Pacer::new(Rate::from_kbps(8), Duration::from_micros(8), 64_000);
+        pacer.on_sent(micros(0), 1);
+        assert_eq!(pacer.poll_budget(micros(1)), None);
+        pacer.on_sent(micros(10_000), 1);
+        assert_eq!(pacer.clear_at(), micros(10_000));
     }
 
     #[test]

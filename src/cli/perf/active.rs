@@ -4,6 +4,7 @@ use super::{
     CLIENT, Limit, Plan, SERVER, Test,
     bounce::Bouncer,
     meter::{Measured, Meter},
+    timeline::Timeline,
 };
 use crate::cli::{
     pattern,
@@ -23,6 +24,7 @@ pub(super) fn measure(
     plan: &Plan,
     size: u64,
     limit: Limit,
+    timeline: Option<&mut Timeline>,
 ) -> anyhow::Result<Measured> {
     let length = usize::try_from(size)?;
     for (index, lane) in lanes.iter().enumerate() {
@@ -31,7 +33,7 @@ pub(super) fn measure(
     }
     let meter = Meter::new(limit, length)?;
     if plan.test.is_bandwidth() {
-        bandwidth(session, cq, lanes, plan, length, meter)
+        bandwidth(session, cq, lanes, plan, length, meter, timeline)
     } else if plan.test.bounces() {
         bounced_latency(session, cq, &lanes[0], plan, length, meter)
     } else {
@@ -109,6 +111,7 @@ fn bandwidth(
     plan: &Plan,
     length: usize,
     mut meter: Meter,
+    mut timeline: Option<&mut Timeline>,
 ) -> anyhow::Result<Measured> {
     let depth = plan.depth as usize;
     let templates: Vec<_> = lanes.iter().map(|lane| Template::new(lane, plan, length)).collect();
@@ -124,6 +127,9 @@ fn bandwidth(
     let share = meter.allows(0).div_ceil(lanes.len() as u64);
     while !meter.is_over() || completed < posted {
         let now = Instant::now();
+        if let Some(timeline) = &mut timeline {
+            timeline.look(now, &session.device, lanes);
+        }
         for lane in with_room.drain(..) {
             let room = meter.allows(posted).min(share - sent[lane]).min(free[lane].len() as u64);
             let kept = free[lane].len() - room as usize;

@@ -119,7 +119,7 @@ fn client(
             elapsed: throughput.elapsed,
             latency,
         };
-        report.add(Row { size, measured, retransmitted: 0, difference })?;
+        report.add(Row { size, measured, retransmitted: 0, difference, timeline: None })?;
     }
     exchange.send(&Order::End)?;
     report.finish()

@@ -5,6 +5,8 @@
 //! - *Latency*: one message at a time. `send-lat` and `write-lat` bounce it, both sides polling, and report half of
 //!   the round trip; `read-lat` and `atomic-lat` report the whole of it.
 //!
+//! With congestion control, or with `--timeline`, a bandwidth test also tells the rate over time.
+//!
 //! Every run checks, outside the measured time, that what arrived is what was sent.
 
 mod active;
@@ -13,6 +15,7 @@ mod ceiling;
 mod meter;
 mod passive;
 mod report;
+mod timeline;
 
 use super::{
     device,
@@ -25,7 +28,8 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use report::{Report, Row, Setting};
 use serde::{Deserialize, Serialize};
-use std::{ops::RangeInclusive, process::ExitCode, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, process::ExitCode, time::Duration};
+use timeline::Timeline;
 use uroce::{
     settings::Settings,
     verbs::{CompletionQueue, Device, QpCapabilities, ReceiveWorkRequest},
@@ -137,6 +141,9 @@ pub(crate) struct PerfOptions {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
+    /// Write the rate over time to this file, millisecond by millisecond, as comma-separated values (bandwidth)
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    timeline: Option<PathBuf>,
 }
 
 impl PerfOptions {
@@ -262,6 +269,9 @@ pub(crate) fn run(settings: &Settings, options: &PerfOptions) -> anyhow::Result<
         return ceiling::run(settings, options);
     }
     let test = options.test;
+    if options.timeline.is_some() && !test.is_bandwidth() {
+        bail!("a timeline is of a bandwidth test: {} sends one message at a time", test.name());
+    }
     if options.loopback {
         let (near, far) = device::open_pair(settings)?;
         let shared = near.address() == far.address();
@@ -323,13 +333,19 @@ fn client(
         let before = session.device.counters().retransmitted_pkts;
         session.exchange.send(&Order::Start { size })?;
         let Ready = session.exchange.receive()?;
-        let measured = active::measure(&mut session, &cq, &lanes, &plan, size, options.limit())?;
+        let tells = options.timeline.is_some() || settings.congestion.is_some();
+        let mut timeline = (tells && options.test.is_bandwidth()).then(Timeline::new);
+        let measured = active::measure(&mut session, &cq, &lanes, &plan, size, options.limit(), timeline.as_mut())?;
+        if let (Some(timeline), Some(path)) = (&timeline, &options.timeline) {
+            timeline.write(path, &lanes)?;
+        }
         session.exchange.send(&Order::Done { sent: measured.sent.clone() })?;
         let verdict: Verdict = session.exchange.receive()?;
         let own = session.device.counters().retransmitted_pkts - before;
         let difference = verdict.difference.or(active::difference(&lanes, &plan, size, &measured.sent)?);
         let retransmitted = own + if shared { 0 } else { verdict.retransmitted_packets };
-        report.add(Row { size, measured, retransmitted, difference })?;
+        let timeline = timeline.map(|timeline| timeline.summary());
+        report.add(Row { size, measured, retransmitted, difference, timeline })?;
     }
     session.exchange.send(&Order::End)?;
     drop(idle);

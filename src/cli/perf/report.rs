@@ -1,6 +1,10 @@
 //! What the client prints: a table that grows by a line a size, or one JSON object.
 
-use super::{PerfOptions, Test, meter::Measured};
+use super::{
+    PerfOptions, Test,
+    meter::Measured,
+    timeline::{self, Span},
+};
 use crate::cli::{outcome, session::IdleCost, units};
 use serde::Serialize;
 use std::{
@@ -20,6 +24,8 @@ pub(super) struct Row {
     pub(super) retransmitted: u64,
     /// What is wrong with the data.
     pub(super) difference: Option<String>,
+    /// The rate over time, where that was looked at.
+    pub(super) timeline: Option<Vec<Span>>,
 }
 
 impl Row {
@@ -56,6 +62,7 @@ impl Row {
             max_us: latency.max() as f64 / 1e3,
             retransmitted_packets: self.retransmitted,
             data_right: self.difference.is_none(),
+            timeline: self.timeline.clone(),
         }
     }
 }
@@ -80,7 +87,7 @@ struct RunResult<'a> {
     results: Option<Vec<SizeResult>>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct SizeResult {
     size: u64,
     messages: u64,
@@ -96,6 +103,8 @@ struct SizeResult {
     max_us: f64,
     retransmitted_packets: u64,
     data_right: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<Vec<Span>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -179,6 +188,9 @@ impl<'a> Report<'a> {
                 units::format_count(row.retransmitted),
                 row.difference.as_deref().unwrap_or("right"),
             )?;
+            if let Some(spans) = &row.timeline {
+                timeline::print(&mut out, spans)?;
+            }
             if self.options.histogram {
                 histogram(&mut out, &row)?;
             }
@@ -208,7 +220,7 @@ impl<'a> Report<'a> {
             qps: if test == Test::Ceiling { 1 } else { qps },
             depth: if test.is_bandwidth() { depth } else { 1 },
             latency_of: test.latency_of(),
-            largest: results.last().copied(),
+            largest: results.last().cloned(),
             idle: (idle_qps > 0).then(|| IdleResult {
                 idle_qps,
                 setup_us_per_idle_qp: self.setup_micros(),
