@@ -470,3 +470,19 @@ fn congestion_control_loses_nothing_on_a_bad_network() {
         assert_eq!(b.bytes(1 << 16, 1 << 16), pattern(1 << 16, 1));
     }
 }
+
+/// Somebody who is to drive the device may be late: what the rate would have let pass by then passes at once, in bursts.
+#[test]
+fn a_late_driver_costs_no_rate_and_leaves_nobody_waiting() {
+    let scene = Scene::new(None);
+    // A packet takes 10 µs, a burst is five.
+    let limit = QpRateLimit { rate_limit: (28 + 12 + 1024 + 4) * 8 * 100, ..QpRateLimit::default() };
+    scene.side.qp.modify_rate_limit(&limit).unwrap();
+    scene.write(60 << 10);
+    let mut heard = scene.pass(100 * MICROSECOND).len();
+    scene.network.clock().advance_to(scene.now() + 300 * MICROSECOND);
+    heard += scene.pass(Duration::ZERO).len();
+    assert!((39..=46).contains(&heard), "{heard} packets after 400 µs");
+    heard += scene.pass(200 * MICROSECOND).len();
+    assert_eq!(heard, 60, "nobody waits for a timeout");
+}

@@ -308,10 +308,8 @@ impl Nic {
         builder.notify(connection);
         let more = builder.fill(connection, flush_ack);
         let data = builder.data;
-        if let Some(flow) = &mut connection.flow {
-            flow.end_turn(now, data, budget);
-        }
-        more
+        let again = connection.flow.as_mut().is_some_and(|flow| flow.end_turn(now, data, budget));
+        more || again
     }
 }
 

@@ -61,12 +61,14 @@ impl Pacer {
     }
 
     /// `bytes` have left. Who was kept waiting for longer than necessary, because a timer was late, gets the time
-    /// back, up to that of the longest burst and to a millisecond; who had nothing to send does not.
+    /// back, up to that of the longest burst and to a millisecond; who had nothing to send (no `bytes`) does not.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         let most = self.rate.time_for(self.most_bytes).min(LATENESS);
         let from = if self.is_awaited { now.saturating_sub(most) } else { now };
-        self.is_awaited = false;
+        let is_whole_burst = bytes >= self.burst();
         self.clear_at = self.clear_at.max(from) + self.rate.time_for(bytes);
+        // Who is still behind, and has more to send, has not had all of it back.
+        self.is_awaited &= is_whole_burst && self.clear_at < now;
     }
 
     /// When the next burst may leave.
@@ -123,7 +125,25 @@ mod tests {
         assert_eq!(pacer.poll_budget(micros(15)), None);
         pacer.on_sent(micros(1000), 1000);
         assert_eq!(pacer.clear_at(), micros(976), "32 µs are given back");
-        assert_eq!(pacer.poll_budget(micros(1000)), Some(1000), "a burst after the other");
+        for clear_at in [984, 992, 1000] {
+            assert_eq!(pacer.poll_budget(micros(1000)), Some(1000), "burst by burst");
+            pacer.on_sent(micros(1000), 1000);
+            assert_eq!(pacer.clear_at(), micros(clear_at));
+        }
+        pacer.on_sent(micros(1000), 1000);
+        assert_eq!(pacer.clear_at(), micros(1008), "and then no more");
+    }
+
+    #[test]
+    fn who_has_nothing_left_to_send_gets_no_more_time_back() {
+        let mut pacer = Pacer::new(Rate::from_gbps(1), Duration::from_micros(8), 4_000);
+        pacer.on_sent(micros(0), 1000);
+        assert_eq!(pacer.poll_budget(micros(1)), None);
+        pacer.on_sent(micros(1000), 1000);
+        assert_eq!(pacer.poll_budget(micros(1000)), Some(1000));
+        pacer.on_sent(micros(1000), 0);
+        pacer.on_sent(micros(2000), 1000);
+        assert_eq!(pacer.clear_at(), micros(2008));
     }
 
     #[test]

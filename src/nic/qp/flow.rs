@@ -124,18 +124,21 @@ impl PacedFlow {
         budget.unwrap_or(0)
     }
 
-    /// A turn is over in which `bytes` of data have been built, of a `budget`.
-    pub(in crate::nic) fn end_turn(&mut self, now: Instant, bytes: u64, budget: u64) {
-        if bytes == 0 {
-            return;
-        }
-        if let Some(reaction) = &mut self.reaction {
+    /// A turn is over in which `bytes` of data have been built, of a `budget`. Returns whether there may be another one at
+    /// once: the budget was used up, but the pacer is behind its time.
+    pub(in crate::nic) fn end_turn(&mut self, now: Instant, bytes: u64, budget: u64) -> bool {
+        if bytes > 0
+            && let Some(reaction) = &mut self.reaction
+        {
             reaction.control.on_event(now, CongestionEvent::Sent { bytes });
         }
-        if budget != u64::MAX {
-            self.pacer.on_sent(now, bytes);
-            self.is_waiting = bytes >= budget && self.pacer.poll_budget(now).is_none();
+        if budget == 0 || budget == u64::MAX {
+            return false;
         }
+        self.pacer.on_sent(now, bytes);
+        let is_used_up = bytes >= budget;
+        self.is_waiting = is_used_up && self.pacer.poll_budget(now).is_none();
+        is_used_up && !self.is_waiting
     }
 
     /// How much payload may leave between two packets that ask for an ACK.
