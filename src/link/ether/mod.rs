@@ -437,7 +437,16 @@ impl Link for EtherLink {
         }
         let neighbour = self.next_hop(train.destination)?;
         let mut neighbours = self.neighbours.lock();
-        if let Some(mac) = neighbours.resolve(now, neighbour) {
+        let mut mac = neighbours.resolve(now, neighbour);
+        if mac.is_none() && neighbours.is_known(neighbour) {
+            // Frames are in front of it.
+            self.flush(now, &mut neighbours);
+            mac = neighbours.resolve(now, neighbour);
+            if mac.is_none() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+        if let Some(mac) = mac {
             drop(neighbours);
             return self.send_frames(train, mac);
         }

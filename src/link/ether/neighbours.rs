@@ -63,8 +63,8 @@ impl Neighbours {
         Self { address, mac, answers, entries: FxHashMap::default(), outbox: VecDeque::new(), outbox_bytes: 0 }
     }
 
-    /// Where to send frames for `neighbour`; `None` as long as that is not known, or frames are still in front of it:
-    /// then [`Self::queue`] takes it.
+    /// Where to send frames for `neighbour`; `None` as long as that is not known, when [`Self::queue`] takes them, or
+    /// other frames are still in front of them.
     pub(super) fn resolve(&mut self, now: Instant, neighbour: IpAddr) -> Option<MacAddress> {
         let entry = match self.entries.get_mut(&neighbour) {
             Some(entry) => entry,
@@ -79,7 +79,12 @@ impl Neighbours {
         self.outbox.is_empty().then_some(mac)
     }
 
-    /// Keeps a frame for `neighbour` until it can be sent. Its destination need not be right. Frames beyond
+    /// Whether it has been heard of where `neighbour` is.
+    pub(super) fn is_known(&self, neighbour: IpAddr) -> bool {
+        self.entries.get(&neighbour).is_some_and(|entry| entry.mac.is_some())
+    }
+
+    /// Keeps a frame for `neighbour` until it is known where that is. Its destination need not be right. Frames beyond
     /// [`MOST_WAITING`] bytes are lost.
     pub(super) fn queue(&mut self, neighbour: IpAddr, mut frame: Vec<u8>) {
         let Some(entry) = self.entries.get_mut(&neighbour) else { return };

@@ -331,6 +331,46 @@ fn a_peer_that_is_not_there_yet_costs_packets_and_no_more() {
 }
 
 #[test]
+fn what_was_taken_arrives_however_slow_the_wire_is() {
+    let folder = Folder::new("ether-slow");
+    let far = UnixDatagram::bind(folder.path("far")).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let link = open(&folder.path("near"), &folder.path("far"), "10.77.0.1");
+    let destination = "10.77.0.2".parse().unwrap();
+    let bytes = train_of(&Flow::new(link.address, destination, 50_000), Operation::SendMiddle, 0x12, 1024, &[7]);
+    let (source_port, segment_size) = (50_000, bytes.len());
+    let train = Train { destination, source_port, traffic_class: 0, hop_limit: None, segment_size, bytes: &bytes };
+    let offer = || match link.send(NOW, &train) {
+        Err(error) => {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            0
+        }
+        Ok(()) => 1,
+    };
+    // More than fit on the wire wait for the neighbour, and all of them are in front of what comes after.
+    let mut taken: usize = (0..100).map(|_| offer()).sum();
+    let mut others = Neighbours::new(destination, MacAddress(FAR_MAC), true);
+    others.announce();
+    far.send_to(others.poll_transmit().unwrap(), folder.path("near")).unwrap();
+    assert!(link.receive(NOW, &mut ReceiveBuffer::new()).unwrap().is_none());
+    let mut arrived = 0;
+    let mut frame = [0; 2000];
+    for round in 0..3000 {
+        taken += offer();
+        if round % 3 == 0 {
+            arrived += far.recv(&mut frame).map_or(0, |length| usize::from(length > segment_size));
+        }
+    }
+    link.handle_timeout(NOW);
+    while let Ok(length) = far.recv(&mut frame) {
+        arrived += usize::from(length > segment_size);
+        link.handle_timeout(NOW);
+    }
+    assert_eq!(arrived, taken);
+    assert!(arrived > 500, "{arrived}");
+}
+
+#[test]
 fn a_socket_that_was_left_behind_is_replaced_and_a_live_one_is_not() {
     let folder = Folder::new("ether-left");
     let path = folder.path("a");

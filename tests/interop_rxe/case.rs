@@ -1,0 +1,65 @@
+//! A case: its name, and what it does.
+
+use crate::{
+    bench::{Bench, Family, Tally},
+    ends::{End, Rxe, Uroce},
+    guest::Guest,
+};
+use std::path::Path;
+use uroce::verbs::Quirks;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    UroceAsks,
+    RxeAsks,
+}
+
+impl Role {
+    pub(crate) const BOTH: [Self; 2] = [Self::UroceAsks, Self::RxeAsks];
+
+    /// Requester and responder.
+    pub(crate) fn order<'a>(self, uroce: &'a Uroce, rxe: &'a Rxe) -> (&'a dyn End, &'a dyn End) {
+        match self {
+            Self::UroceAsks => (uroce, rxe),
+            Self::RxeAsks => (rxe, uroce),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::UroceAsks => "uroce-asks",
+            Self::RxeAsks => "rxe-asks",
+        }
+    }
+}
+
+/// `rc/send/mtu1024/uroce-asks/ipv4`.
+pub(crate) fn name(parts: &[&str], role: Role, family: Family) -> String {
+    format!("{}/{}/{}", parts.join("/"), role.name(), family.name())
+}
+
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) family: Family,
+    pub(crate) quirks: Quirks,
+    pub(crate) body: Body,
+}
+
+/// What a case does.
+pub(crate) enum Body {
+    /// With a device in this process.
+    Verbs(Box<dyn Fn(&Bench)>),
+    /// With programs, whose packets go to a capture file.
+    Programs(Box<dyn Fn(&mut Guest, &Path) -> Tally>),
+}
+
+impl Case {
+    pub(crate) fn new(name: String, family: Family, run: impl Fn(&Bench) + 'static) -> Self {
+        Self { name, family, quirks: Quirks::HARDWARE, body: Body::Verbs(Box::new(run)) }
+    }
+
+    pub(crate) fn programs(name: String, family: Family, run: impl Fn(&mut Guest, &Path) -> Tally + 'static) -> Self {
+        Self { name, family, quirks: Quirks::HARDWARE, body: Body::Programs(Box::new(run)) }
+    }
+}

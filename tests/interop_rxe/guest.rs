@@ -1,0 +1,220 @@
+//! The guest: booted by `scripts/rxe-guest`, asked through guest.c, which runs in it.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    net::{IpAddr, Ipv6Addr},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
+use uroce::verbs::Gid;
+
+/// What the guest's wire carries: enough for an IB MTU of 4096.
+pub(crate) const NETWORK_MTU: u16 = 9000;
+/// How long the guest may take for one answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no guest here, in one line.
+pub(crate) struct Absent(pub(crate) String);
+
+/// A running guest; it ends when this is dropped.
+pub(crate) struct Guest {
+    name: String,
+    folder: PathBuf,
+    driver: Option<Driver>,
+    /// Ports that lead to the guest and nobody has used.
+    ports: Vec<u16>,
+}
+
+/// guest.c, running in the guest.
+struct Driver {
+    process: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+    /// Its process number in the guest.
+    number: u32,
+}
+
+impl Guest {
+    /// Boots one. Its wire is `wire()`; TCP connections to `forwarded` ports of 127.0.0.1 lead to the same of the
+    /// guest's.
+    pub(crate) fn boot(folder: &Path, forwarded: Vec<u16>) -> Result<Self, Absent> {
+        let name = format!("interop-{}", std::process::id());
+        let guest = Self { name, folder: folder.to_owned(), driver: None, ports: forwarded };
+        let program = compile(folder)?;
+        let [ours, theirs] = guest.wire().map(|path| path.display().to_string());
+        let mut start = script();
+        start.args(["start", &guest.name, "--net", &format!("dgram:{theirs},{ours}")]);
+        start.args(["--mtu", &NETWORK_MTU.to_string(), "--lifetime", "3600"]);
+        for port in &guest.ports {
+            start.args(["--forward", &format!("{port}:{port}")]);
+        }
+        let done = start.output().map_err(|error| Absent(format!("scripts/rxe-guest: {error}")))?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        match done.status.code() {
+            Some(0) => print!("{said}"),
+            Some(3) => return Err(Absent(said.trim().to_owned())),
+            _ => panic!("scripts/rxe-guest: {}\n{said}", done.status),
+        }
+        let mut copy = guest.command("cat >/tmp/driver && chmod +x /tmp/driver");
+        let status = copy.stdin(File::open(program).unwrap()).status().unwrap();
+        assert!(status.success(), "the guest does not take its driver");
+        Ok(guest)
+    }
+
+    /// Our socket, and the guest's.
+    pub(crate) fn wire(&self) -> [PathBuf; 2] {
+        ["uroce", "guest"].map(|name| self.folder.join(name))
+    }
+
+    /// A TCP port of 127.0.0.1 that leads to the same of the guest's.
+    pub(crate) fn next_port(&mut self) -> u16 {
+        self.ports.pop().expect("there are as many as programs")
+    }
+
+    /// A shell command in the guest.
+    pub(crate) fn command(&self, script: &str) -> Command {
+        let mut command = self::script();
+        command.args(["exec", "--timeout", "120", &self.name, script]);
+        command
+    }
+
+    /// What a shell command in the guest prints.
+    pub(crate) fn output(&self, script: &str) -> String {
+        let output = self.command(script).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Asks all of it, and returns the answers without their "ok".
+    pub(crate) fn ask_all(&mut self, lines: &[String]) -> Vec<String> {
+        if self.driver.is_none() {
+            self.driver = Some(Driver::start(self.command("exec /tmp/driver")));
+        }
+        let driver = self.driver.as_mut().expect("it has just been started");
+        let mut text = lines.join("\n");
+        text.push('\n');
+        driver.commands.write_all(text.as_bytes()).expect("the driver in the guest takes commands");
+        lines.iter().map(|line| driver.answer(line)).collect()
+    }
+
+    pub(crate) fn ask(&mut self, line: impl Into<String>) -> String {
+        self.ask_all(&[line.into()]).remove(0)
+    }
+
+    /// Kills the driver, as the kernel sees it: its queue pairs go without a word to anybody.
+    pub(crate) fn kill_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            self.output(&format!("kill -9 {}; while [ -e /proc/{0} ]; do sleep 0.01; done", driver.number));
+        }
+    }
+
+    /// Ends the driver; the next question starts another.
+    pub(crate) fn restart_driver(&mut self) {
+        self.driver = None;
+    }
+
+    /// Which entry of its GID table an address is.
+    pub(crate) fn gid_index(&mut self, address: IpAddr) -> u8 {
+        let gid = Ipv6Addr::from(Gid::from(address).0);
+        self.ask(format!("gid {gid}")).parse().unwrap()
+    }
+
+    /// rxe's counters of the port.
+    pub(crate) fn counters(&mut self) -> Counted {
+        let said = self.ask("counters");
+        let pairs = said.split_whitespace().filter_map(|pair| pair.split_once('='));
+        Counted(pairs.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.driver = None;
+        // A guest that is not to be stopped ends by itself.
+        let _ = script().args(["stop", &self.name]).status();
+    }
+}
+
+impl Driver {
+    fn start(mut command: Command) -> Self {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (commands, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut driver = Self { process, commands, answers, number: 0 };
+        driver.number = driver.answer("the driver's start").parse().unwrap();
+        driver
+    }
+
+    fn answer(&self, asked: &str) -> String {
+        let line = match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("the guest does not answer to `{asked}`"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the driver in the guest ended at `{asked}`"),
+        };
+        match line.strip_prefix("ok") {
+            Some(answer) => answer.trim().to_owned(),
+            None => panic!("guest: `{asked}`: {line}"),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The guest ends what it runs for a host that lets go.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// rxe's `hw_counters`, as they stand or as they grew.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted(BTreeMap<String, u64>);
+
+impl Counted {
+    pub(crate) fn get(&self, name: &str) -> u64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("rxe has no counter {name}"))
+    }
+
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self(self.0.iter().map(|(name, count)| (name.clone(), count - earlier.get(name))).collect())
+    }
+}
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counted = self.0.iter().filter(|&(_, &count)| count > 0);
+        let words: Vec<_> = counted.map(|(name, count)| format!("{name}={count}")).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+fn script() -> Command {
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/rxe-guest"))
+}
+
+/// Compiles guest.c for the guest, whose libraries are of this machine's release.
+fn compile(folder: &Path) -> Result<PathBuf, Absent> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop_rxe/guest.c");
+    let program = folder.join("driver");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source).arg("-libverbs");
+    match compiler.output() {
+        Ok(done) if done.status.success() => Ok(program),
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            Err(Absent(format!(
+                "the guest's driver does not compile (gcc, libc6-dev, libibverbs-dev): {}",
+                said.lines().next().unwrap_or_default()
+            )))
+        }
+        Err(error) => Err(Absent(format!("there is no C compiler for the guest's driver: {error}"))),
+    }
+}

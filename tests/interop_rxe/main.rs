@@ -1,0 +1,156 @@
+//! uroce and a real Linux rxe, each in both roles: `cargo test --test interop_rxe -- [WORD …]`.
+//!
+//! `scripts/rxe-guest` boots one guest in QEMU; its wire is a pair of unix datagram sockets, one end of which is a
+//! uroce device in this process, so neither root nor a network interface is needed. Words on the command line choose
+//! the cases whose names have one of them; `--list` prints the names. Each case has a device, a capture and queue pairs
+//! of its own, and after each the counters of both sides and the capture must agree.
+//!
+//! Without QEMU or the guest's packages: one line that says so, and exit status 3.
+
+mod bench;
+mod case;
+mod ends;
+mod errors;
+mod faults;
+mod guest;
+mod operations;
+mod programs;
+mod report;
+#[path = "../support/mod.rs"]
+mod support;
+mod unreliable;
+
+use bench::{Bench, Tally};
+use case::{Body, Case};
+use guest::Guest;
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    env, fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+    process::ExitCode,
+    rc::Rc,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// What the last panic said, for the report.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+struct Outcome {
+    name: String,
+    took: Duration,
+    result: Result<Tally, String>,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args().skip(1).collect();
+    let (options, words): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.starts_with('-'));
+    let mut cases = Vec::new();
+    operations::cases(&mut cases);
+    unreliable::cases(&mut cases);
+    faults::cases(&mut cases);
+    errors::cases(&mut cases);
+    programs::cases(&mut cases);
+    cases.retain(|case| words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str())));
+    if options.iter().any(|option| option == "--list") {
+        cases.iter().for_each(|case| println!("{}", case.name));
+        return ExitCode::SUCCESS;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interop_rxe");
+    let captures = folder.join("captures");
+    let _ = fs::remove_dir_all(&captures);
+    fs::create_dir_all(&captures).unwrap();
+    let programs = cases.iter().filter(|case| matches!(case.body, Body::Programs(_))).count();
+    let mut ports = BTreeSet::new();
+    while ports.len() < programs {
+        ports.insert(support::launch::free_port());
+    }
+    let ports = ports.into_iter().collect();
+    let guest = match Guest::boot(&folder, ports) {
+        Ok(guest) => Rc::new(RefCell::new(guest)),
+        Err(guest::Absent(why)) => {
+            eprintln!("{why}");
+            return ExitCode::from(3);
+        }
+    };
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
+        let message = info.payload_as_str().unwrap_or("a panic");
+        *PANIC.lock().unwrap() = format!("{message}{place}");
+    }));
+    let start = Instant::now();
+    let outcomes: Vec<_> = cases.iter().map(|case| run(&guest, case, &captures)).collect();
+    drop(guest);
+    summary(&outcomes, start.elapsed())
+}
+
+fn run(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Path) -> Outcome {
+    let start = Instant::now();
+    let capture = captures.join(format!("{}.pcapng", case.name.replace(['/', ' '], "_")));
+    let mut hasher = DefaultHasher::new();
+    case.name.hash(&mut hasher);
+    let seed = hasher.finish();
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        let body = match &case.body {
+            Body::Verbs(body) => body,
+            Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &capture)),
+        };
+        let bench = Bench::new(guest, case.family, case.quirks, &capture, seed);
+        let tried = panic::catch_unwind(AssertUnwindSafe(|| {
+            body(&bench);
+            bench.settle()
+        }));
+        tried.map_err(|_| {
+            let mut said = std::mem::take(&mut *PANIC.lock().unwrap());
+            let packets = bench.packets();
+            said += &format!("\n    uroce counted: {}", bench.uroce());
+            if let Ok(rxe) = panic::catch_unwind(AssertUnwindSafe(|| bench.rxe())) {
+                said += &format!("\n    rxe counted: {rxe}");
+            }
+            said += &format!("\n    capture: {}", capture.display());
+            said += &match packets.first_oddity() {
+                Some(oddity) => format!("\n    first unexpected packet: {oddity}"),
+                None => format!("\n    no unexpected packet; the last were\n      {}", packets.last()),
+            };
+            said
+        })
+    }));
+    let result = result.unwrap_or_else(|_| Err(std::mem::take(&mut *PANIC.lock().unwrap())));
+    let took = start.elapsed();
+    match &result {
+        Ok(tally) => {
+            println!("ok     {}  {tally:?}  {:.2} s", case.name, took.as_secs_f64());
+            // Gigabytes of them otherwise.
+            let _ = fs::remove_file(&capture);
+        }
+        Err(why) => {
+            println!("FAILED {}: {why}", case.name);
+            // The driver may be in the middle of something.
+            guest.borrow_mut().restart_driver();
+        }
+    }
+    Outcome { name: case.name.clone(), took, result }
+}
+
+fn summary(outcomes: &[Outcome], took: Duration) -> ExitCode {
+    let width = outcomes.iter().map(|outcome| outcome.name.len()).max().unwrap_or(0);
+    println!(
+        "\n{:width$}  {:6} {:>8} {:>11} {:>12} {:>7}",
+        "case", "result", "packets", "sent again", "rxe retries", "s"
+    );
+    for Outcome { name, took, result } in outcomes {
+        let took = took.as_secs_f64();
+        match result {
+            Ok(Tally { packets, sent_again, rxe_retries }) => {
+                println!("{name:width$}  ok     {packets:8} {sent_again:11} {rxe_retries:12} {took:7.2}");
+            }
+            Err(_) => println!("{name:width$}  FAILED {:8} {:11} {:12} {took:7.2}", "", "", ""),
+        }
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
+    println!("\n{} cases, {failed} failed, {:.0} s", outcomes.len(), took.as_secs_f64());
+    if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
