@@ -46,12 +46,15 @@ pub(crate) struct Case {
     pub(crate) body: Body,
 }
 
+/// Runs programs in the guest and here.
+type Programs = dyn Fn(&mut Guest, &Path) -> Tally;
+
 /// What a case does.
 pub(crate) enum Body {
     /// With a device in this process.
     Verbs(Box<dyn Fn(&Bench)>),
     /// With programs, whose packets go to a capture file.
-    Programs(Box<dyn Fn(&mut Guest, &Path) -> Tally>),
+    Programs(Box<Programs>),
 }
 
 impl Case {

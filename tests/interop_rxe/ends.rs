@@ -366,7 +366,7 @@ impl End for Uroce {
                 opcode: wc.opcode as u32,
                 length: wc.byte_len,
                 word: wc.imm_data.or(wc.invalidated_rkey.map(|key| key.0)),
-                source: wc.src_qp.map_or(0, |qpn| qpn.value()),
+                source: wc.src_qp.map_or(0, Qpn::value),
                 flags: 0,
             });
         }

@@ -78,7 +78,8 @@ fn main() -> ExitCode {
     };
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
-        let message = info.payload_as_str().unwrap_or("a panic");
+        let text = info.payload().downcast_ref::<&str>().copied();
+        let message = info.payload().downcast_ref::<String>().map(String::as_str).or(text).unwrap_or("a panic");
         *PANIC.lock().unwrap() = format!("{message}{place}");
     }));
     let start = Instant::now();
