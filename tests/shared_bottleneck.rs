@@ -68,30 +68,41 @@ impl Bottleneck {
         self.is_sending[flow] = is_sending;
     }
 
+    /// Keeps a flow's send queue full while it is sending.
+    fn post(&mut self, flow: usize) {
+        let (sender, target) = (&self.senders[flow], &self.receivers[flow].mr);
+        let write = SendOperation::Write { address: target.address(), rkey: target.rkey() };
+        while self.is_sending[flow] && self.outstanding[flow] < DEPTH {
+            sender.post(0, write, sender.mr.sge(0, MESSAGE));
+            self.outstanding[flow] += 1;
+        }
+    }
+
     /// Lets `time` pass, and says what passed in it.
     fn run(&mut self, time: Duration) -> Span {
         let clock = self.world.network.clock();
         let end = clock.now() + time;
-        let receiver = self.world.devices.last().unwrap();
+        let receiver = self.world.devices.last().unwrap().clone();
         let before = receiver.counters();
         let lost = self.world.network.counters().overflowed;
         self.world.network.take_longest_queue(receiver.address());
         let mut delivered = vec![0; self.senders.len()];
         let mut slots = [WorkCompletion::default(); 16];
+        for flow in 0..self.senders.len() {
+            self.post(flow);
+        }
         while clock.now() < end {
-            let mut busy = self.world.devices.iter().filter(|device| device.progress()).count() > 0;
-            for (flow, side) in self.senders.iter().enumerate() {
-                let count = side.cq.poll(&mut slots).unwrap() as u64;
-                delivered[flow] += count * MESSAGE as u64;
-                self.outstanding[flow] -= count;
-                busy |= count > 0;
-                let target = &self.receivers[flow].mr;
-                let write = SendOperation::Write { address: target.address(), rkey: target.rkey() };
-                while self.is_sending[flow] && self.outstanding[flow] < DEPTH {
-                    side.post(0, write, side.mr.sge(0, MESSAGE));
-                    self.outstanding[flow] += 1;
-                    busy = true;
+            let mut busy = receiver.progress();
+            for (flow, delivered) in delivered.iter_mut().enumerate() {
+                // A poll in vain costs a look at the network, and now and then the processor.
+                if !self.world.devices[flow].progress() {
+                    continue;
                 }
+                busy = true;
+                let count = self.senders[flow].cq.poll(&mut slots).unwrap() as u64;
+                *delivered += count * MESSAGE as u64;
+                self.outstanding[flow] -= count;
+                self.post(flow);
             }
             if !busy {
                 let deadlines = self.world.devices.iter().filter_map(Device::next_deadline);
