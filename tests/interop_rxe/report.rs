@@ -103,6 +103,16 @@ impl Packets {
         self.list.iter().zip(repeated).filter(|(packet, again)| packet.is_ours && *again).count() as u64
     }
 
+    /// The first request that rxe sent with the PSN of another, in words: docs/rxe-findings.md, "renumbers".
+    pub(crate) fn renumbered(&self) -> Option<String> {
+        let mut known: HashMap<(Qpn, Psn), (Operation, usize)> = HashMap::new();
+        self.list.iter().enumerate().find_map(|(i, packet)| {
+            let operation = packet.operation.filter(|&operation| !packet.is_ours && !is_response(operation))?;
+            let (was, first) = *known.entry((packet.destination, packet.psn)).or_insert((operation, i));
+            (was != operation).then(|| format!("{}\n      {}", self.lines[first], self.lines[i]))
+        })
+    }
+
     /// In words, the first packet that an undisturbed exchange does not have, and the two before it.
     pub(crate) fn first_oddity(&self) -> Option<String> {
         let repetitions = self.repetitions();
