@@ -61,7 +61,7 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
 
 /// Retries as often as may be, and does not wait for long.
 fn impatient(memory: usize) -> Setup {
-    Setup { timeout: 14, ..Setup::new(memory) }
+    Setup { timeout: 16, ..Setup::new(memory) }
 }
 
 /// A little of everything: SENDs, WRITEs, READs and FETCH_ADDs of some packets each, in a fixed order.
