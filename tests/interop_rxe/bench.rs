@@ -2,12 +2,14 @@
 //! what is checked after each: that both sides and the capture counted the same packets, and no ICRC was wrong.
 
 use crate::{
+    case::Case,
     ends::{PATIENCE, Rxe, Setup, Uroce, connect},
-    guest::{Counted, Guest},
+    guest::{Counted, Guest, NETWORK_MTU, TAP},
     report,
 };
 use std::{
     cell::{Cell, RefCell},
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     rc::Rc,
@@ -16,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 use uroce::{
-    link::{Capture, CaptureFile, EtherConfig, EtherLink, Fault, FaultSpec},
-    verbs::{Counters, Device, Quirks},
+    link::{Capture, CaptureFile, EtherConfig, EtherLink, Fault, FaultSpec, Link, UdpLink, udp::UdpConfig},
+    verbs::{Counters, Device},
 };
 
 /// How long packets may take to be counted after the last queue pair is gone.
@@ -58,6 +60,39 @@ impl Family {
     }
 }
 
+/// What carries a case's packets to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// Frames as unix datagrams.
+    Datagrams,
+    /// Frames through the network interface [`TAP`].
+    Interface,
+    /// UDP sockets of this machine, whose kernel has the interface.
+    Udp,
+}
+
+impl Wire {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Datagrams => "dgram",
+            Self::Interface => "ether",
+            Self::Udp => "udp",
+        }
+    }
+
+    fn open(self, guest: &Guest, address: IpAddr) -> io::Result<Arc<dyn Link>> {
+        let config = EtherConfig { address, mac: None, gateway: None };
+        Ok(match self {
+            Self::Datagrams => {
+                let [ours, theirs] = guest.wire();
+                Arc::new(EtherLink::on_datagrams(ours, theirs, NETWORK_MTU.into(), &config)?)
+            }
+            Self::Interface => Arc::new(EtherLink::on_interface(TAP, &config)?),
+            Self::Udp => Arc::new(UdpLink::open(address, &UdpConfig::default())?),
+        })
+    }
+}
+
 /// What is asked of the counters when a case has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audit {
@@ -69,7 +104,7 @@ pub(crate) enum Audit {
     Unheard,
 }
 
-type Wire = Fault<Capture<EtherLink>>;
+type Disturbed = Fault<Capture<Arc<dyn Link>>>;
 
 /// The surroundings of one case.
 pub(crate) struct Bench {
@@ -83,7 +118,7 @@ pub(crate) struct Bench {
     pub(crate) capture: PathBuf,
     pub(crate) audit: Cell<Audit>,
     file: Arc<CaptureFile>,
-    wire: Arc<Wire>,
+    wire: Arc<Disturbed>,
     before: RefCell<Counted>,
     numbers: Cell<usize>,
 }
@@ -101,20 +136,19 @@ pub(crate) struct Tally {
 
 impl Bench {
     /// `seed` decides what the faults with rates hit.
-    pub(crate) fn new(guest: &Rc<RefCell<Guest>>, family: Family, quirks: Quirks, capture: &Path, seed: u64) -> Self {
+    pub(crate) fn new(guest: &Rc<RefCell<Guest>>, case: &Case, capture: &Path, seed: u64) -> Self {
+        let family = case.family;
         let [guest_address, address] = family.addresses();
         let (gid_index, before) = {
             let mut guest = guest.borrow_mut();
             guest.ask("clear");
             (guest.gid_index(guest_address), guest.counters())
         };
-        let [ours, theirs] = guest.borrow().wire();
-        let config = EtherConfig { address, mac: None, gateway: None };
-        let link = EtherLink::on_datagrams(ours, theirs, crate::guest::NETWORK_MTU.into(), &config).unwrap();
+        let link = case.wire.open(&guest.borrow(), address).unwrap();
         let file = CaptureFile::create(capture).unwrap();
         let link = Capture::new(link, file.clone(), "uroce0").unwrap();
         let wire = Arc::new(Fault::new(link, &FaultSpec::default(), seed));
-        let device = Device::builder().link(wire.clone()).quirks(quirks).seed(seed).build().unwrap();
+        let device = Device::builder().link(wire.clone()).quirks(case.quirks).seed(seed).build().unwrap();
         Self {
             guest: guest.clone(),
             device,

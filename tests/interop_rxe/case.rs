@@ -1,7 +1,7 @@
 //! A case: its name, and what it does.
 
 use crate::{
-    bench::{Bench, Family, Tally},
+    bench::{Bench, Family, Tally, Wire},
     ends::{End, Rxe, Uroce},
     guest::Guest,
 };
@@ -42,6 +42,7 @@ pub(crate) fn name(parts: &[&str], role: Role, family: Family) -> String {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) family: Family,
+    pub(crate) wire: Wire,
     pub(crate) quirks: Quirks,
     pub(crate) body: Body,
 }
@@ -59,10 +60,10 @@ pub(crate) enum Body {
 
 impl Case {
     pub(crate) fn new(name: String, family: Family, run: impl Fn(&Bench) + 'static) -> Self {
-        Self { name, family, quirks: Quirks::HARDWARE, body: Body::Verbs(Box::new(run)) }
+        Self { name, family, wire: Wire::Datagrams, quirks: Quirks::HARDWARE, body: Body::Verbs(Box::new(run)) }
     }
 
     pub(crate) fn programs(name: String, family: Family, run: impl Fn(&mut Guest, &Path) -> Tally + 'static) -> Self {
-        Self { name, family, quirks: Quirks::HARDWARE, body: Body::Programs(Box::new(run)) }
+        Self { name, family, wire: Wire::Datagrams, quirks: Quirks::HARDWARE, body: Body::Programs(Box::new(run)) }
     }
 }

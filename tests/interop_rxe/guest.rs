@@ -15,6 +15,8 @@ use uroce::verbs::Gid;
 
 /// What the guest's wire carries: enough for an IB MTU of 4096.
 pub(crate) const NETWORK_MTU: u16 = 9000;
+/// The interface of a guest that has one of this machine's.
+pub(crate) const TAP: &str = "tap0";
 /// How long the guest may take for one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -40,15 +42,16 @@ struct Driver {
 }
 
 impl Guest {
-    /// Boots one. Its wire is `wire()`; TCP connections to `forwarded` ports of 127.0.0.1 lead to the same of the
-    /// guest's.
-    pub(crate) fn boot(folder: &Path, forwarded: Vec<u16>) -> Result<Self, Absent> {
-        let name = format!("interop-{}", std::process::id());
+    /// Boots one whose wire is [`Self::wire`], or the interface [`TAP`]. TCP connections to `forwarded` ports of
+    /// 127.0.0.1 lead to the same of the guest's.
+    pub(crate) fn boot(folder: &Path, on_tap: bool, forwarded: Vec<u16>) -> Result<Self, Absent> {
+        let name = format!("interop-{}{}", if on_tap { "tap-" } else { "" }, std::process::id());
         let guest = Self { name, folder: folder.to_owned(), driver: None, ports: forwarded };
         let program = compile(folder)?;
         let [ours, theirs] = guest.wire().map(|path| path.display().to_string());
         let mut start = script();
-        start.args(["start", &guest.name, "--net", &format!("dgram:{theirs},{ours}")]);
+        let net = if on_tap { format!("tap:{TAP}") } else { format!("dgram:{theirs},{ours}") };
+        start.args(["start", &guest.name, "--net", &net]);
         start.args(["--mtu", &NETWORK_MTU.to_string(), "--lifetime", "3600"]);
         for port in &guest.ports {
             start.args(["--forward", &format!("{port}:{port}")]);
@@ -76,10 +79,14 @@ impl Guest {
         self.ports.pop().expect("there are as many as programs")
     }
 
-    /// A shell command in the guest.
+    /// A shell command in the guest, which may take two minutes.
     pub(crate) fn command(&self, script: &str) -> Command {
+        self.exec(&["--timeout", "120"], script)
+    }
+
+    fn exec(&self, options: &[&str], script: &str) -> Command {
         let mut command = self::script();
-        command.args(["exec", "--timeout", "120", &self.name, script]);
+        command.arg("exec").args(options).args([&self.name, script]);
         command
     }
 
@@ -93,7 +100,7 @@ impl Guest {
     /// Asks all of it, and returns the answers without their "ok".
     pub(crate) fn ask_all(&mut self, lines: &[String]) -> Vec<String> {
         if self.driver.is_none() {
-            self.driver = Some(Driver::start(self.command("exec /tmp/driver")));
+            self.driver = Some(Driver::start(self.exec(&[], "exec /tmp/driver")));
         }
         let driver = self.driver.as_mut().expect("it has just been started");
         let mut text = lines.join("\n");

@@ -1,7 +1,8 @@
 //! uroce and a real Linux rxe, each in both roles: `cargo test --test interop_rxe -- [WORD …]`.
 //!
 //! `scripts/rxe-guest` boots one guest in QEMU; its wire is a pair of unix datagram sockets, one end of which is a
-//! uroce device in this process, so neither root nor a network interface is needed. Words on the command line choose
+//! uroce device in this process, so neither root nor a network interface is needed. Where this is root, another guest
+//! follows at a network interface, for the links that take one. Words on the command line choose
 //! the cases whose names have one of them; `--list` prints the names. Each case has a device, a capture and queue pairs
 //! of its own, and after each the counters of both sides and the capture must agree.
 //!
@@ -16,6 +17,7 @@ mod ends;
 mod errors;
 mod faults;
 mod guest;
+mod interface;
 mod operations;
 mod programs;
 mod report;
@@ -23,9 +25,9 @@ mod report;
 mod support;
 mod unreliable;
 
-use bench::{Bench, Tally};
+use bench::{Bench, Tally, Wire};
 use case::{Body, Case};
-use guest::Guest;
+use guest::{Absent, Guest};
 use report::Packets;
 use std::{
     cell::RefCell,
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
     faults::cases(&mut cases);
     errors::cases(&mut cases);
     programs::cases(&mut cases);
+    operations::cases_over_an_interface(&mut cases);
     cases.retain(|case| words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str())));
     if options.iter().any(|option| option == "--list") {
         cases.iter().for_each(|case| println!("{}", case.name));
@@ -73,13 +76,6 @@ fn main() -> ExitCode {
         ports.insert(support::launch::free_port());
     }
     let ports = ports.into_iter().collect();
-    let guest = match Guest::boot(&folder, ports) {
-        Ok(guest) => Rc::new(RefCell::new(guest)),
-        Err(guest::Absent(why)) => {
-            eprintln!("{why}");
-            return ExitCode::from(3);
-        }
-    };
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
         let text = info.payload().downcast_ref::<&str>().copied();
@@ -87,9 +83,32 @@ fn main() -> ExitCode {
         *PANIC.lock().unwrap() = format!("{message}{place}");
     }));
     let start = Instant::now();
-    let outcomes: Vec<_> = cases.iter().map(|case| run(&guest, case, &captures)).collect();
-    drop(guest);
-    summary(&outcomes, start.elapsed())
+    let (near, over_an_interface): (Vec<_>, Vec<_>) = cases.into_iter().partition(|case| case.wire == Wire::Datagrams);
+    let mut outcomes = Vec::new();
+    if !near.is_empty() {
+        match Guest::boot(&folder, false, ports) {
+            Ok(guest) => outcomes.extend(run_all(guest, &near, &captures)),
+            Err(Absent(why)) => {
+                eprintln!("{why}");
+                return ExitCode::from(3);
+            }
+        }
+    }
+    let mut left_out = None;
+    if !over_an_interface.is_empty() {
+        match interface::boot(&folder) {
+            Ok(guest) => outcomes.extend(run_all(guest, &over_an_interface, &captures)),
+            Err(Absent(why)) => left_out = Some(format!("left out: what goes over an interface, because {why}")),
+        }
+    }
+    let code = summary(&outcomes, start.elapsed());
+    left_out.iter().for_each(|line| println!("{line}"));
+    code
+}
+
+fn run_all(guest: Guest, cases: &[Case], captures: &Path) -> Vec<Outcome> {
+    let guest = Rc::new(RefCell::new(guest));
+    cases.iter().map(|case| run(&guest, case, captures)).collect()
 }
 
 /// How often a case is begun again that rxe has spoilt by renumbering its requests.
@@ -136,7 +155,7 @@ fn try_once(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Path) -> (PathBu
             Body::Verbs(body) => body,
             Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &capture)),
         };
-        let bench = Bench::new(guest, case.family, case.quirks, &capture, seed);
+        let bench = Bench::new(guest, case, &capture, seed);
         let tried = panic::catch_unwind(AssertUnwindSafe(|| {
             body(&bench);
             bench.settle()

@@ -1,15 +1,15 @@
 //! Every operation of a reliable connection, each side as the requester, over both IPs and at both ends of the MTUs.
 
 use crate::{
-    bench::{Audit, Bench, Family},
+    bench::{Audit, Bench, Family, Wire},
     case::{Case, Role, name},
     ends::{Done, End, Operation, Setup, Work},
 };
 use uroce::verbs::{Mtu, WcOpcode, WcStatus};
 
 /// Sizes that end before, at and after a packet's end, none at all, and long ones.
-fn sizes(mtu: usize) -> [usize; 8] {
-    [0, 1, 3, mtu - 1, mtu, mtu + 1, (64 << 10) + 5, 8 << 20]
+fn sizes(mtu: usize, longest: usize) -> [usize; 8] {
+    [0, 1, 3, mtu - 1, mtu, mtu + 1, (64 << 10) + 5, longest]
 }
 
 /// `IBV_WC_IP_CSUM_OK`, `IBV_WC_WITH_INV`.
@@ -45,7 +45,8 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
             for role in Role::BOTH {
                 let of = |what: &str| name(&["rc", what, &format!("mtu{}", mtu.bytes())], role, family);
                 for (what, operation) in OPERATIONS {
-                    cases.push(Case::new(of(what), family, move |bench| messages(bench, role, mtu, operation)));
+                    cases
+                        .push(Case::new(of(what), family, move |bench| messages(bench, role, mtu, 8 << 20, operation)));
                 }
                 cases.push(Case::new(of("send-inv"), family, move |bench| invalidate(bench, role, mtu)));
                 cases.push(Case::new(of("atomics"), family, move |bench| atomics(bench, role, mtu)));
@@ -54,9 +55,28 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
     }
 }
 
+/// The same over an interface of this machine, through frames and through sockets: enough to see that the wire does not
+/// matter.
+pub(crate) fn cases_over_an_interface(cases: &mut Vec<Case>) {
+    // Nobody holds back who answers a READ, and the interface keeps a thousand packets.
+    const LONGEST: usize = 512 << 10;
+    for wire in [Wire::Interface, Wire::Udp] {
+        for family in Family::BOTH {
+            for role in Role::BOTH {
+                for (what, operation) in OPERATIONS {
+                    let name = name(&[&format!("over-{}", wire.name()), what], role, family);
+                    let mtu = if role == Role::UroceAsks { Mtu::Mtu4096 } else { Mtu::Mtu1024 };
+                    let case = Case::new(name, family, move |bench| messages(bench, role, mtu, LONGEST, operation));
+                    cases.push(Case { wire, ..case });
+                }
+            }
+        }
+    }
+}
+
 /// Messages of all sizes, all posted at once.
-fn messages(bench: &Bench, role: Role, mtu: Mtu, operation: MakeOperation) {
-    let sizes = sizes(mtu.bytes());
+fn messages(bench: &Bench, role: Role, mtu: Mtu, longest: usize, operation: MakeOperation) {
+    let sizes = sizes(mtu.bytes(), longest);
     let (places, half) = places(&sizes);
     let (uroce, rxe) = bench.connect(&Setup { mtu, ..Setup::new(2 * half) });
     let (requester, responder) = role.order(&uroce, &rxe);
