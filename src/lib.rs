@@ -130,6 +130,7 @@
 //! - [`verbs`]: the device and its objects.
 //! - [`link`]: how packets leave: UDP sockets, a simulated network, and the wrappers that disturb and record.
 //! - [`settings`]: what the environment asks for: the device of an unmodified program, and of the command.
+//! - [`status`]: what the running devices of this user say of themselves.
 //! - [`capture`]: read captures, and check every packet in them.
 //! - [`ceiling`]: what this machine could do without a transport, to judge by.
 //! - [`clock`]: where time comes from.
@@ -149,4 +150,5 @@ pub mod congestion;
 pub mod link;
 mod nic;
 pub mod settings;
+pub mod status;
 pub mod verbs;

@@ -15,6 +15,7 @@ mod perf;
 mod pingpong;
 mod run;
 mod session;
+mod stat;
 mod units;
 
 use device::seeded_rng;
@@ -152,6 +153,8 @@ enum Command {
     Pingpong(pingpong::PingpongOptions),
     /// Measure bandwidth and latency
     Perf(perf::PerfOptions),
+    /// Show the running devices of this user: counters, queue pairs and their rates
+    Stat(stat::StatOptions),
     /// Run a program on the device: one that is linked with libibverbs or librdmacm, and needs no change
     Run(run::RunOptions),
     /// Print what `run` gives to a program, for a shell to evaluate
@@ -197,6 +200,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Info(options) => info::run(&settings()?, options),
         Command::Pingpong(options) => pingpong::run(&settings()?, options),
         Command::Perf(options) => perf::run(&settings()?, options),
+        Command::Stat(options) => stat::run(options),
         Command::Run(options) => run::run(&cli.global.settings()?, options),
         Command::Env(options) => env::run(&settings()?, options),
         Command::Install(options) => install::install(options),

@@ -9,6 +9,7 @@ use crate::{
         udp::{UdpConfig, UdpLink},
     },
     nic::{Nic, Parts, ProgressThread},
+    status::StatusServer,
 };
 use std::{
     collections::hash_map::RandomState,
@@ -30,7 +31,8 @@ struct Shared {
     name: String,
     nic: Arc<Nic>,
     xrc_domains: XrcDomains,
-    /// Dropping it, with the device's last handle, stops the thread.
+    /// Dropping them, with the device's last handle, stops the threads.
+    status: Option<StatusServer>,
     _thread: Option<ProgressThread>,
 }
 
@@ -58,6 +60,7 @@ pub struct DeviceBuilder {
     quirks: Quirks,
     ip_id_policy: IpIdPolicy,
     congestion: Option<Congestion>,
+    tells_status: bool,
 }
 
 impl Default for DeviceBuilder {
@@ -73,6 +76,7 @@ impl Default for DeviceBuilder {
             quirks: Quirks::default(),
             ip_id_policy: IpIdPolicy::Any,
             congestion: None,
+            tells_status: true,
         }
     }
 }
@@ -142,6 +146,13 @@ impl DeviceBuilder {
         self
     }
 
+    /// Whether it tells other processes of the same user how it is ([`crate::status`]), which it does by default if it
+    /// has a thread ([`Progress::Background`]).
+    pub fn status(mut self, tells_status: bool) -> Self {
+        self.tells_status = tells_status;
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -176,8 +187,19 @@ impl DeviceBuilder {
             Progress::Background => Some(ProgressThread::spawn(nic.clone(), &self.name)?),
             Progress::Manual => None,
         };
+        let tells_status = self.tells_status && self.progress == Progress::Background;
+        let status = tells_status.then(|| StatusServer::spawn(nic.clone(), &self.name));
+        let status = status.and_then(|status| {
+            status.inspect_err(|error| tracing::debug!(%error, "the device tells nobody how it is")).ok()
+        });
         Ok(Device {
-            shared: Arc::new(Shared { name: self.name, nic, xrc_domains: XrcDomains::default(), _thread: thread }),
+            shared: Arc::new(Shared {
+                name: self.name,
+                nic,
+                xrc_domains: XrcDomains::default(),
+                status,
+                _thread: thread,
+            }),
         })
     }
 }
@@ -255,6 +277,9 @@ impl Device {
     /// # Errors
     /// What the system says when there is no descriptor to be had.
     pub fn disown(&self) -> Result<()> {
+        if let Some(status) = &self.shared.status {
+            status.disown().map_err(|error| Error::os("the status socket is still held", error))?;
+        }
         match self.nic().wire() {
             Some(wire) => sys::replace_by_null(wire).map_err(|error| Error::os("the wire is still held", error)),
             None => Ok(()),

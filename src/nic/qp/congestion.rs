@@ -4,7 +4,7 @@ use super::{
     super::{Error, Nic, QpState, Result, counters::add},
     Connection, PacedFlow, Qp, RateLimit,
 };
-use crate::congestion::Congestion;
+use crate::{congestion::Congestion, status::QueuePairStatus};
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::AtomicU64},
@@ -77,6 +77,26 @@ impl Nic {
     pub(crate) fn send_rate(&self, qp: &Qp) -> Rate {
         let now = self.clock.now();
         qp.lock().flow.as_mut().map_or_else(|| self.line_rate(), |flow| flow.rate_at(now))
+    }
+
+    /// How queue pairs control congestion unless they are told otherwise.
+    pub(crate) fn congestion(&self) -> Option<&Congestion> {
+        self.congestion.as_deref()
+    }
+
+    /// How many queue pairs there are, and how the first `most` of them are.
+    pub(crate) fn queue_pair_status(&self, most: usize) -> (u64, Vec<QueuePairStatus>) {
+        let mut qps: Vec<_> = self.qps.read().iter().collect();
+        let count = qps.len() as u64;
+        qps.sort_by_key(|qp| qp.number);
+        qps.truncate(most);
+        let status = |qp: Arc<Qp>| {
+            let rate = self.send_rate(&qp);
+            let connection = qp.lock();
+            let peer = connection.peer().map(|(number, route)| (route.peer, number));
+            QueuePairStatus::new(qp.number, qp.qp_type(), connection.state, peer, rate)
+        };
+        (count, qps.into_iter().map(status).collect())
     }
 
     fn limit(&self, connection: &mut Connection, limit: Option<RateLimit>) {
