@@ -6,7 +6,7 @@ use crate::{
     case::Case,
     guest::{Guest, NETWORK_MTU},
     report::Packets,
-    support::launch::{Process, uroce_run},
+    support::launch::{Process, are_here, uroce_run},
 };
 use std::path::Path;
 
@@ -30,9 +30,12 @@ const PERFTESTS: [(&str, &str); 8] = [
 ];
 
 pub(crate) fn cases(cases: &mut Vec<Case>) {
-    let pingpongs = PINGPONGS.map(|(program, options)| (program, options, "-d rxe0 -g"));
-    let perftests = PERFTESTS.map(|(program, options)| (program, options, "-d rxe0 -F -x"));
-    for (program, options, guests) in pingpongs.into_iter().chain(perftests) {
+    let pingpongs = PINGPONGS.map(|(program, options)| (program, options, "-d rxe0 -g", "ibverbs-utils"));
+    let perftests = PERFTESTS.map(|(program, options)| (program, options, "-d rxe0 -F -x", "perftest"));
+    for (program, options, guests, package) in pingpongs.into_iter().chain(perftests) {
+        if !are_here(program, package, &[&format!("/usr/bin/{program}")]) {
+            continue;
+        }
         let family = Family::Ipv4;
         let name = format!("program/{program} {options}");
         cases.push(Case::programs(name, family, move |guest, capture| {
