@@ -35,6 +35,8 @@ pub(in crate::nic) struct PacedFlow {
     limit: Option<RateLimit>,
     line_rate: Rate,
     pacer: Pacer,
+    /// The latest time that it has heard of.
+    latest: Instant,
     /// Packets were held back in the last turn: there is something to send when the pacer allows it.
     is_waiting: bool,
     /// The deadline of its entry among the device's pacing deadlines.
@@ -69,6 +71,7 @@ impl PacedFlow {
             limit: None,
             line_rate,
             pacer: Pacer::new(line_rate, burst, MAX_TRAIN_BYTES as u64),
+            latest: Instant::ZERO,
             is_waiting: false,
             armed: None,
         }
@@ -91,6 +94,7 @@ impl PacedFlow {
 
     /// How fast it may send now.
     pub(super) fn rate_at(&mut self, now: Instant) -> Rate {
+        let now = self.at(now);
         if let Some(reaction) = &mut self.reaction {
             reaction.control.handle_timeout(now);
         }
@@ -99,8 +103,15 @@ impl PacedFlow {
 
     /// The same, as of the last event.
     fn rate(&self) -> Rate {
-        let allowed = self.reaction.as_ref().map_or(self.line_rate, |reaction| reaction.control.rate());
-        self.limit.map_or(allowed, |limit| allowed.min(limit.rate))
+        self.paced_rate().unwrap_or(self.line_rate)
+    }
+
+    /// The rate that it has to keep to, as of the last event. At line rate there is nothing to keep to: that is what the
+    /// port does.
+    fn paced_rate(&self) -> Option<Rate> {
+        let allowed = self.reaction.as_ref().map(|reaction| reaction.control.rate());
+        let allowed = allowed.filter(|&rate| rate < self.line_rate);
+        allowed.into_iter().chain(self.limit.map(|limit| limit.rate)).min()
     }
 
     /// The traffic class byte of its packets: one that asks for nothing in its ECN field becomes ECN-capable.
@@ -109,14 +120,19 @@ impl PacedFlow {
         if reacts && wanted & ECN == 0 { wanted | ECT0 } else { wanted }
     }
 
+    /// The time, which does not go back although threads come in any order.
+    fn at(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
     /// A turn begins. Returns how many bytes of data may leave in it: the last packet may go beyond.
-    ///
-    /// At line rate there is nothing to pace: that is what the port does.
     pub(in crate::nic) fn begin_turn(&mut self, now: Instant) -> u64 {
+        let now = self.at(now);
         let rate = self.rate_at(now);
         self.pacer.set_rate(now, rate);
         self.is_waiting = false;
-        if rate >= self.line_rate && self.limit.is_none() {
+        if self.paced_rate().is_none() {
             return u64::MAX;
         }
         let budget = self.pacer.poll_budget(now);
@@ -127,6 +143,7 @@ impl PacedFlow {
     /// A turn is over in which `bytes` of data have been built, of a `budget`. Returns whether there may be another one at
     /// once: the budget was used up, but the pacer is behind its time.
     pub(in crate::nic) fn end_turn(&mut self, now: Instant, bytes: u64, budget: u64) -> bool {
+        let now = self.at(now);
         if bytes > 0
             && let Some(reaction) = &mut self.reaction
         {
@@ -157,6 +174,7 @@ impl PacedFlow {
 
     /// A request has been built.
     pub(in crate::nic) fn on_request(&mut self, now: Instant, psn: Psn, asks_for_answer: bool, retransmission: bool) {
+        let now = self.at(now);
         let Some(reaction) = &mut self.reaction else { return };
         if retransmission {
             // Which of the two an answer is for, nobody knows (Karn and Partridge 1987).
@@ -168,6 +186,7 @@ impl PacedFlow {
 
     /// A packet has arrived from the peer, `marked` on its way or not. Returns whether a notification is to be sent.
     pub(in crate::nic) fn on_packet(&mut self, now: Instant, marked: bool, packet: &Packet<'_>) -> bool {
+        let now = self.at(now);
         let Some(reaction) = &mut self.reaction else { return false };
         if packet.opcode().is_response()
             && let Some((psn, sent_at)) = reaction.probe
@@ -184,6 +203,7 @@ impl PacedFlow {
 
     /// The peer has notified. Returns whether that changes anything.
     pub(in crate::nic) fn on_notified(&mut self, now: Instant) -> bool {
+        let now = self.at(now);
         let Some(reaction) = &mut self.reaction else { return false };
         if !reaction.congestion.algorithm.reacts_to_marks() {
             return false;
