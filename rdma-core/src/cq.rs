@@ -30,8 +30,16 @@ pub(crate) struct Cq {
     pub(crate) events: Unacknowledged,
     /// For `ibv_start_poll` and what follows.
     pub(crate) reader: Reader,
+    /// What `sl` says of the network header in front of a datagram: on RoCE, where there are no service levels, mlx5
+    /// has the header's type there, and UCX takes no datagram before it has compared the destination address at the
+    /// place that follows from it.
+    header_type: u8,
     context: ContextHandle,
 }
+
+/// mlx5's types of network headers.
+const HEADER_IPV6: u8 = 1;
+const HEADER_IPV4: u8 = 2;
 
 /// What a completion queue is made of.
 pub(crate) struct NewCq<'a> {
@@ -95,12 +103,18 @@ impl Cq {
             birth: Birth::now(),
             events: Unacknowledged::default(),
             reader,
+            header_type: if context.verbs().device().address().is_ipv4() { HEADER_IPV4 } else { HEADER_IPV6 },
             context: context.clone(),
         };
         let element = cq.element();
         let object = NonNull::from(Box::leak(Box::write(slot, cq)));
         context.enter(element, Object::Cq(object));
         Ok(object.as_ptr())
+    }
+
+    /// The service level of a completion.
+    pub(crate) fn sl(&self, completion: &WorkCompletion) -> u8 {
+        if completion.has_grh { self.header_type } else { 0 }
     }
 
     fn element(&self) -> AsyncElement {
@@ -188,7 +202,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: &Cq, num_entries: c_int, wc: *mut ib
         let polled = cq.verbs.poll_with(usize::try_from(num_entries).unwrap_or(0), |completion| {
             // SAFETY: this is called num_entries times at most, and the program's array has as many.
             unsafe {
-                slot.write(work_completion(&completion));
+                slot.write(work_completion(&completion, cq.sl(&completion)));
                 slot = slot.add(1);
             }
         })?;
@@ -197,7 +211,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: &Cq, num_entries: c_int, wc: *mut ib
 }
 
 /// A completion as C has it.
-pub(crate) fn work_completion(completion: &WorkCompletion) -> ibv_wc {
+fn work_completion(completion: &WorkCompletion, sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: completion.wr_id,
         status: completion.status as c_uint,
@@ -210,7 +224,7 @@ pub(crate) fn work_completion(completion: &WorkCompletion) -> ibv_wc {
         wc_flags: wc_flags(completion),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl,
         dlid_path_bits: 0,
     }
 }

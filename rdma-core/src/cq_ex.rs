@@ -181,8 +181,8 @@ extern "C" fn read_slid(_cq: &Cq) -> u32 {
     0
 }
 
-extern "C" fn read_sl(_cq: &Cq) -> u8 {
-    0
+extern "C" fn read_sl(cq: &Cq) -> u8 {
+    cq.sl(current(cq))
 }
 
 extern "C" fn read_dlid_path_bits(_cq: &Cq) -> u8 {

@@ -61,6 +61,8 @@ int main(void)
     CHECK_EQ(wc.byte_len, GRH + 1000);
     CHECK_EQ(wc.src_qp, a.qp->qp_num);
     CHECK_EQ(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
+    /* As mlx5 has it: an IPv4 header. */
+    CHECK_EQ(wc.sl, 2);
     CHECK_EQ(ntohl(wc.imm_data), 1);
     CHECK(memcmp(b.memory + GRH, a.memory, 1000) == 0);
     struct iphdr ip;
