@@ -260,11 +260,12 @@ fn conditions() -> impl Strategy<Value = PathConditions> {
 }
 
 fn quirks() -> impl Strategy<Value = Quirks> {
-    any::<[bool; 4]>().prop_map(|[credits, coalesce, nak, gap]| Quirks {
+    any::<[bool; 5]>().prop_map(|[credits, coalesce, nak, gap, steady]| Quirks {
         end_to_end_credits: credits,
         coalesce_acks: coalesce,
         sequence_nak_after_rnr: nak,
         read_gap_waits_for_timeout: gap,
+        steady_ack_timeout: steady,
         ..Quirks::HARDWARE
     })
 }

@@ -47,6 +47,9 @@ pub struct Quirks {
     pub infinite_retry_7: bool,
     /// Recover a lost READ response by timeout only, as rxe does, instead of at once on the gap.
     pub read_gap_waits_for_timeout: bool,
+    /// Wait equally long for each retry, as rxe does, instead of twice and then four times as long. The IBTA has a
+    /// timeout expire after one to four times its nominal length, and a peer that is a process wants a processor.
+    pub steady_ack_timeout: bool,
 }
 
 impl Quirks {
@@ -58,6 +61,7 @@ impl Quirks {
         too_long_is_operational: false,
         infinite_retry_7: false,
         read_gap_waits_for_timeout: false,
+        steady_ack_timeout: false,
     };
 
     /// What Linux rxe does.
@@ -68,6 +72,7 @@ impl Quirks {
         too_long_is_operational: true,
         infinite_retry_7: true,
         read_gap_waits_for_timeout: true,
+        steady_ack_timeout: true,
     };
 }
 

@@ -97,6 +97,8 @@ pub struct Requester {
     ack_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
     retries_left: u8,
+    /// ACK timeouts since the last progress.
+    silences: u32,
     rnr_retries_left: u8,
     /// The position of the last going back on a gap; a second report of the same gap is stale.
     recovering: Option<u64>,
@@ -144,6 +146,7 @@ impl Requester {
             ack_deadline: None,
             rnr_deadline: None,
             retries_left: 0,
+            silences: 0,
             rnr_retries_left: 0,
             recovering: None,
             last_transmit: None,
@@ -250,6 +253,7 @@ impl Requester {
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
             self.ack_deadline = None;
             self.counters.timeouts += 1;
+            self.silences = self.silences.saturating_add(1);
             self.window.on_timeout();
             self.recovering = None;
             self.retry();
@@ -356,6 +360,13 @@ impl Requester {
     fn reload_retries(&mut self) {
         self.retries_left = self.attributes.retry_cnt;
         self.rnr_retries_left = self.attributes.rnr_retry;
+        self.silences = 0;
+    }
+
+    /// When whoever waits for an answer from now on gives up.
+    fn next_ack_deadline(&self, now: Instant) -> Option<Instant> {
+        let doublings = if self.attributes.path.quirks.steady_ack_timeout { 0 } else { self.silences.min(2) };
+        self.ack_timeout.map(|timeout| now + timeout * (1 << doublings))
     }
 
     /// Spends a retry and goes back, or fails the oldest request.

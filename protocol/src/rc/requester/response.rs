@@ -169,8 +169,7 @@ impl Requester {
         self.window.on_acknowledged(self.queue.cost_at(0, to, mtu) - cost_before);
         self.recovering = None;
         self.reload_retries();
-        self.ack_deadline =
-            if self.unacknowledged < self.next { self.ack_timeout.map(|timeout| now + timeout) } else { None };
+        self.ack_deadline = if self.unacknowledged < self.next { self.next_ack_deadline(now) } else { None };
     }
 
     /// Completes what is done at the front of the queue.

@@ -69,7 +69,7 @@ impl Requester {
             self.cursor += 1;
         }
         if self.ack_deadline.is_none() {
-            self.ack_deadline = self.ack_timeout.map(|timeout| now + timeout);
+            self.ack_deadline = self.next_ack_deadline(now);
         }
 
         let source = match self.queue.get(source_at.0) {

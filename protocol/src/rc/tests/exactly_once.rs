@@ -27,14 +27,14 @@ fn weather() -> impl Strategy<Value = Weather> {
 }
 
 fn config() -> impl Strategy<Value = PairConfig> {
-    let quirks =
-        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(credits, coalesce, nak, gap)| Quirks {
-            end_to_end_credits: credits,
-            coalesce_acks: coalesce,
-            sequence_nak_after_rnr: nak,
-            read_gap_waits_for_timeout: gap,
-            ..Quirks::HARDWARE
-        });
+    let quirks = any::<[bool; 5]>().prop_map(|[credits, coalesce, nak, gap, steady]| Quirks {
+        end_to_end_credits: credits,
+        coalesce_acks: coalesce,
+        sequence_nak_after_rnr: nak,
+        read_gap_waits_for_timeout: gap,
+        steady_ack_timeout: steady,
+        ..Quirks::HARDWARE
+    });
     let window = (0_u32..200_000, 0_u32..400_000).prop_map(|(initial, maximum)| WindowConfig { initial, maximum });
     let queues = prop_oneof![Just((Service::Rc, false)), Just((Service::Rc, true)), Just((Service::Xrc, true))];
     (queues, quirks, 0..5_usize, any::<u32>(), 1_u8..8, window, 1_u8..8).prop_map(

@@ -19,15 +19,46 @@ fn silence_is_retried_retry_cnt_times() {
         let first = pair.a.sent[0].view().psn();
         let transmissions = pair.a.sent.iter().filter(|packet| packet.view().psn() == first).count();
         assert_eq!(transmissions, usize::from(retry_cnt) + 1);
+    }
+}
+
+#[test]
+fn the_first_retries_wait_twice_and_all_others_four_times_as_long() {
+    for (steady_ack_timeout, waits) in [(false, 1 + 2 + 4 * 6), (true, 8)] {
+        let quirks = Quirks { steady_ack_timeout, ..Quirks::HARDWARE };
+        let mut pair = Pair::with(PairConfig { quirks, retry: (14, 7, 7), ..PairConfig::default() });
+        pair.on_wire(|_, _| Fate::Drop);
+        pair.post(1, write_to(0), 0, 64);
+        pair.drive();
+        assert_eq!(pair.a.results(), [(1, WcStatus::RetryExceeded)]);
         let timeout = timeout_from_code(14).expect("a finite timeout");
-        assert_eq!(pair.now, Instant::ZERO + timeout * (u32::from(retry_cnt) + 1));
+        assert_eq!(pair.now, Instant::ZERO + timeout * waits);
+    }
+}
+
+#[test]
+fn progress_makes_the_wait_short_again() {
+    let mut pair = Pair::with(PairConfig { retry: (14, 7, 7), ..PairConfig::default() });
+    let mut sent = 0;
+    pair.on_wire(move |_, packet| {
+        sent += u32::from(!packet.opcode().is_response());
+        // The first two of each request's packets are lost.
+        if !packet.opcode().is_response() && sent % 3 != 0 { Fate::Drop } else { Fate::Deliver }
+    });
+    let timeout = timeout_from_code(14).expect("a finite timeout");
+    for wr_id in 0..3 {
+        let start = pair.now;
+        pair.post(wr_id, write_to(0), 0, 64);
+        pair.drive();
+        assert_eq!(pair.a.results().len(), 1);
+        assert!((timeout * 3..timeout * 4).contains(&(pair.now - start)), "{:?}", pair.now - start);
+        pair.a.completions.clear();
     }
 }
 
 #[test]
 fn rxe_takes_seven_retries_for_endless_ones() {
-    let quirks = Quirks { infinite_retry_7: true, ..Quirks::HARDWARE };
-    let mut pair = Pair::with(PairConfig { quirks, retry: (8, 7, 7), ..PairConfig::default() });
+    let mut pair = Pair::with(PairConfig { quirks: Quirks::RXE, retry: (8, 7, 7), ..PairConfig::default() });
     pair.on_wire(|_, _| Fate::Drop);
     pair.post(1, write_to(0), 0, 64);
     pair.drive_for(Duration::from_secs(1));
