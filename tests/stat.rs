@@ -74,7 +74,7 @@ fn a_running_device_is_shown_with_its_counters_and_queue_pairs() {
     assert_eq!((&other["congestion"], &other["queue_pairs"][0]["rate_bps"]), (&"off".into(), &other["line_rate_bps"]));
 
     let text = stat(&[]);
-    assert!(text.contains(&format!("at {}, 1 queue pairs, congestion control dcqcn", near.address())), "{text}");
+    assert!(text.contains(&format!("at {}, 1 queue pair, congestion control dcqcn", near.address())), "{text}");
     assert!(text.contains(&format!("5.00 Mbit/s  → {} {}", far.address(), b.qp.qp_num().value())), "{text}");
 
     let gone = near.address().to_string();

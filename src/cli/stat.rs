@@ -119,10 +119,11 @@ fn table(devices: &[DeviceStatus], meter: &Meter) -> String {
 fn device_lines(text: &mut String, device: &DeviceStatus, rates: Option<(f64, f64)>) {
     let DeviceStatus { pid, program, device: name, congestion, queue_pair_count, .. } = device;
     let address = device.address.map_or_else(String::new, |address| format!(" at {address}"));
+    let queue_pairs = if *queue_pair_count == 1 { "queue pair" } else { "queue pairs" };
     // Writing to a string does not fail.
     let _ = write!(
         text,
-        "{program} ({pid}): {name}{address}, {queue_pair_count} queue pairs, congestion control {congestion}"
+        "{program} ({pid}): {name}{address}, {queue_pair_count} {queue_pairs}, congestion control {congestion}"
     );
     if let Some((sent, received)) = rates {
         let _ = write!(text, "\n  {sent:.3} Gbit/s sent, {received:.3} Gbit/s received");
