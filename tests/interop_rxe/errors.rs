@@ -218,12 +218,12 @@ fn process_killed(bench: &Bench, role: Role) {
     let (uroce, rxe) = bench.connect(&impatient());
     let (requester, responder) = role.order(&uroce, &rxe);
     bench.audit.set(Audit::Unheard);
-    long_writes(bench, 48, requester, responder);
+    long_writes(bench, 16, requester, responder);
     bench.guest.borrow_mut().kill_driver();
     match role {
         Role::UroceAsks => {
-            let done = uroce.poll(48, PATIENCE);
-            assert_eq!(done.len(), 48);
+            let done = uroce.poll(16, PATIENCE);
+            assert_eq!(done.len(), 16);
             let failed =
                 done.iter().find(|done| done.status != WcStatus::Success as u8).expect("the WRITEs were too fast");
             failed.expect(WcStatus::RetryExceeded);
