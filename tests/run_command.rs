@@ -304,7 +304,7 @@ fn what_a_device_has_counted_is_told() {
         if !is_here(program, package) {
             continue;
         }
-        let output = run(&["run", "-v", "--fault", "drop 1%", "--", "sh", "-c", &two_sides(program)]);
+        let output = run(&["run", "-v", "--fault", "drop 1%", "--seed", "1", "--", "sh", "-c", &two_sides(program)]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(stderr(&output).matches(said).count() >= 2, "{}", stderr(&output));
     }
