@@ -80,6 +80,8 @@ fn messages(bench: &Bench, role: Role, mtu: Mtu, longest: usize, operation: Make
     let (places, half) = places(&sizes);
     let (uroce, rxe) = bench.connect(&Setup { mtu, ..Setup::new(2 * half) });
     let (requester, responder) = role.order(&uroce, &rxe);
+    // As long as nobody knows where the other is, a link keeps no more than it has to, and a burst would be lost.
+    exchange(requester, responder, &[1], &[0], half, |_| Operation::Read);
     exchange(requester, responder, &sizes, &places, half, operation);
 }
 
