@@ -1,14 +1,16 @@
 //! Programs are linked to names and versions. Every one of them is there, and nothing else is.
 
-mod support;
+#[allow(unreachable_pub, reason = "other tests have it in a module of theirs")]
+#[path = "../../tests/support/library.rs"]
+mod library;
 
+use library::library;
 use std::{
     collections::BTreeSet,
     ffi::{CStr, CString},
     os::unix::ffi::OsStrExt,
     process::Command,
 };
-use support::library;
 
 /// The private versions, whose names differ but for the version itself.
 const PRIVATE: [&str; 7] = ["22", "25", "33", "34", "57", "59", "64"];

@@ -9,12 +9,15 @@ use std::{
 
 /// The library, up to date, next to the `uroce` command.
 ///
-/// cargo builds no shared library for the tests of another package, so the first test of a process that asks has
-/// it build this one: the same profile, the same target folder. Where tests run without cargo, it has to be there.
+/// cargo builds no shared library for tests, not even for those of its own package, so the first test of a process
+/// that asks has it build this one: the same profile, the same target folder. Where tests run without cargo, it has to
+/// be there.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_uroce")).parent().unwrap();
+        // From target/debug/deps/TEST.
+        let test = env::current_exe().unwrap();
+        let folder = test.ancestors().nth(2).unwrap();
         if let Some(cargo) = env::var_os("CARGO") {
             build(Path::new(&cargo), folder);
         }
