@@ -6,7 +6,6 @@ mod support;
 use std::{
     env, fs,
     io::{BufRead, BufReader},
-    net::{Ipv4Addr, TcpListener},
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
         process::ExitStatusExt,
@@ -15,7 +14,7 @@ use std::{
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
-use support::library::library;
+use support::{launch::free_port, library::library};
 
 /// A folder of this test's own, which goes when it ends.
 struct Folder(PathBuf);
@@ -312,7 +311,7 @@ fn what_a_device_has_counted_is_told() {
 
 /// A shell script that runs both sides of a program of perftest's kind.
 fn two_sides(program: &str) -> String {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let index = if program.starts_with("ibv_") { "-g" } else { "-x" };
     let side = format!("{program} {index} 0 -p {port} -n 50");
     format!(
