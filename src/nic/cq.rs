@@ -99,8 +99,8 @@ impl Cq {
     }
 
     /// Puts every completion that `next` yields into the ring, and an event into the channel if it is armed for
-    /// one of them; `now` is when they came about. Returns whether this was the first time that a completion did not fit: the device must then
-    /// fail every queue pair of this queue.
+    /// one of them; `now` is when they came about. Returns whether this was the first time that a completion did not
+    /// fit: the device must then fail every queue pair of this queue.
     #[must_use]
     pub(crate) fn deliver(
         &self,

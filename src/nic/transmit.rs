@@ -323,7 +323,7 @@ struct Builder<'a> {
     train_segments: usize,
     /// The way of the last datagram: the next one often takes it too.
     datagram: Option<(AddressVector, Route)>,
-    /// Bytes of requests and of answers to READs in this turn, IP header to ICRC.
+    /// Bytes of requests and of answers to READs in this turn, IP header to ICRC; counted where there is a flow.
     data: u64,
     /// How many of them the queue pair's rate allows before the last packet.
     budget: u64,
@@ -373,7 +373,7 @@ impl Builder<'_> {
             return false;
         }
         let Some(transmit) = connection.receiver.poll_transmit(self.now, flush_ack) else { return false };
-        if matches!(transmit.source, Source::Remote { .. }) {
+        if connection.flow.is_some() && matches!(transmit.source, Source::Remote { .. }) {
             self.data += self.length_on_wire(&transmit);
         }
         let memory = match transmit.source {
@@ -392,8 +392,8 @@ impl Builder<'_> {
             return false;
         }
         let Some(transmit) = connection.sender.poll_transmit(self.now, &self.memory) else { return false };
-        self.data += self.length_on_wire(&transmit);
         if let Some(flow) = &mut connection.flow {
+            self.data += self.length_on_wire(&transmit);
             let bth = &transmit.header.bth;
             flow.on_request(self.now, bth.psn, bth.ack_request, transmit.retransmission);
         }
