@@ -2,6 +2,7 @@
 //! what is checked after each: that both sides and the capture counted the same packets, and no ICRC was wrong.
 
 use crate::{
+    captures::Captures,
     case::Case,
     ends::{PATIENCE, Rxe, Setup, Uroce, connect},
     guest::{Counted, Guest, NETWORK_MTU, TAP},
@@ -11,7 +12,6 @@ use std::{
     cell::{Cell, RefCell},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
     thread,
@@ -114,9 +114,9 @@ pub(crate) struct Bench {
     pub(crate) guest_address: IpAddr,
     /// Which of the guest's GIDs is that address.
     pub(crate) gid_index: u8,
-    /// Where every packet is written to.
-    pub(crate) capture: PathBuf,
     pub(crate) audit: Cell<Audit>,
+    captures: Captures,
+    /// [`Captures::link`].
     file: Arc<CaptureFile>,
     wire: Arc<Disturbed>,
     before: RefCell<Counted>,
@@ -136,7 +136,7 @@ pub(crate) struct Tally {
 
 impl Bench {
     /// `seed` decides what the faults with rates hit.
-    pub(crate) fn new(guest: &Rc<RefCell<Guest>>, case: &Case, capture: &Path, seed: u64) -> Self {
+    pub(crate) fn new(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Captures, seed: u64) -> Self {
         let family = case.family;
         let [guest_address, address] = family.addresses();
         let (gid_index, before) = {
@@ -145,18 +145,20 @@ impl Bench {
             (guest.gid_index(guest_address), guest.counters())
         };
         let link = case.wire.open(&guest.borrow(), address).unwrap();
-        let file = CaptureFile::create(capture).unwrap();
+        let file = CaptureFile::create(&captures.link).unwrap();
         let link = Capture::new(link, file.clone(), "uroce0").unwrap();
         let wire = Arc::new(Fault::new(link, &FaultSpec::default(), seed));
-        let device = Device::builder().link(wire.clone()).quirks(case.quirks).seed(seed).build().unwrap();
+        let above = CaptureFile::create(&captures.above_faults).unwrap();
+        let link = Arc::new(Capture::new(wire.clone(), above, "uroce0").unwrap());
+        let device = Device::builder().link(link).quirks(case.quirks).seed(seed).build().unwrap();
         Self {
             guest: guest.clone(),
             device,
             family,
             guest_address,
             gid_index,
-            capture: capture.to_owned(),
             audit: Cell::new(Audit::Clean),
+            captures: captures.clone(),
             file,
             wire,
             before: RefCell::new(before),
@@ -204,7 +206,7 @@ impl Bench {
     /// The packets of the wire so far.
     pub(crate) fn packets(&self) -> report::Packets {
         self.file.flush().unwrap();
-        report::Packets::read(&self.capture, self.device.address())
+        report::Packets::read(&self.captures.link, self.device.address())
     }
 
     /// Ends everything and compares what uroce, rxe and the capture have counted. Panics where they differ.
@@ -219,6 +221,10 @@ impl Bench {
                 panic!("{problem}");
             }
             thread::sleep(Duration::from_millis(20));
+        }
+        // Who has left, a group for example, hears what is sent to it no more.
+        if self.audit.get() != Audit::Unheard && self.captures.wire_differs(self.device.address()).is_some() {
+            panic!("the wire did not carry every packet as it was sent");
         }
         let (uroce, rxe) = (self.uroce(), self.rxe());
         Tally {

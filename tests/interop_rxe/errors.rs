@@ -150,7 +150,7 @@ fn rnr_retries_exceeded(bench: &Bench, role: Role) {
     requester.post(&[send]);
     requester.completion().expect(WcStatus::RnrRetryExceeded);
     assert_eq!((requester.state(), responder.state()), (ERR, RTS));
-    let sent = bench.packets().of(role == Role::UroceAsks, |packet| packet.operation == Some(Packet::SendOnly));
+    let sent = bench.packets().of(role == Role::UroceAsks, |packet| packet.operation() == Some(Packet::SendOnly));
     assert_eq!(sent, 1 + usize::from(setup.rnr_retry), "transmissions");
 }
 

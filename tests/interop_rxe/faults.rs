@@ -248,7 +248,7 @@ fn late_receive(bench: &Bench, role: Role, code: u8) {
     // One that tells nothing new is not counted as heard.
     assert!(said == naks && heard >= 1 && heard <= naks, "{naks} RNR NAKs: {said} were said and {heard} heard");
     assert!(
-        bench.packets().of(!ours, |packet| packet.operation == Some(Packet::SendFirst)) > 1,
+        bench.packets().of(!ours, |packet| packet.operation() == Some(Packet::SendFirst)) > 1,
         "nothing was sent again"
     );
 }

@@ -1,10 +1,13 @@
-//! The guest: booted by `scripts/rxe-guest`, asked through guest.c, which runs in it.
+//! The guest: booted by `scripts/rxe-guest`, asked through guest.c, which runs in it. QEMU itself captures what its
+//! network card sends and receives, which costs the emulated processors nothing.
 
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Write},
     net::{IpAddr, Ipv6Addr},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -49,7 +52,7 @@ impl Guest {
         let [ours, theirs] = guest.wire().map(|path| path.display().to_string());
         let mut start = script();
         let net = if on_tap { format!("tap:{TAP}") } else { format!("dgram:{theirs},{ours}") };
-        start.args(["start", &guest.name, "--net", &net]);
+        start.args(["start", &guest.name, "--net", &net]).arg("--qmp").arg(guest.qmp());
         start.args(["--mtu", &NETWORK_MTU.to_string(), "--lifetime", "3600"]);
         for port in &guest.ports {
             start.args(["--forward", &format!("{port}:{port}")]);
@@ -70,6 +73,37 @@ impl Guest {
     /// Our socket, and the guest's.
     pub(crate) fn wire(&self) -> [PathBuf; 2] {
         ["uroce", "guest"].map(|name| self.folder.join(name))
+    }
+
+    /// Where QEMU takes commands.
+    fn qmp(&self) -> PathBuf {
+        self.folder.join("qmp")
+    }
+
+    /// From now on, every frame that its network card sends or receives goes to a pcap file.
+    pub(crate) fn start_capture(&self, path: &Path) {
+        let arguments = json!({ "qom-type": "filter-dump", "id": "capture", "netdev": "wire", "file": path });
+        self.ask_qemu("object-add", arguments);
+    }
+
+    /// The file is complete.
+    pub(crate) fn end_capture(&self) {
+        self.ask_qemu("object-del", json!({ "id": "capture" }));
+    }
+
+    /// Has QEMU do something: the QEMU Machine Protocol, a line of JSON each way.
+    fn ask_qemu(&self, command: &str, arguments: Value) {
+        let stream = UnixStream::connect(self.qmp()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut lines =
+            BufReader::new(&stream).lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
+            writeln!(&stream, "{}", json!({ "execute": command, "arguments": arguments })).unwrap();
+            // A greeting and events come in between.
+            let is_answer = |said: &Value| said.get("return").is_some() || said.get("error").is_some();
+            let answer = lines.find(is_answer).expect("QEMU answers");
+            assert!(answer.get("return").is_some(), "{command}: {answer}");
+        }
     }
 
     /// A TCP port of 127.0.0.1 that leads to the same of the guest's.

@@ -3,16 +3,19 @@
 //! `scripts/rxe-guest` boots one guest in QEMU; its wire is a pair of unix datagram sockets, one end of which is a
 //! uroce device in this process, so neither root nor a network interface is needed. Where this is root, another guest
 //! follows at a network interface, for the links that take one. Words on the command line choose
-//! the cases whose names have one of them; `--list` prints the names. Each case has a device, a capture and queue pairs
-//! of its own, and after each the counters of both sides and the capture must agree.
+//! the cases whose names have one of them; `--list` prints the names. Each case has a device, captures and queue pairs
+//! of its own, and after each the counters of both sides and the captures must agree. Of a case that fails, the captures
+//! stay under target/tmp/interop_rxe/captures, and the first packet in which they differ is told.
 //!
-//! rxe has a fault that spoils a case now and then, when it sends again (docs/rxe-findings.md, "renumbers"). Such a case
-//! is known by its packets, named, and begun again.
+//! rxe has faults that spoil a case now and then, when it sends again (docs/rxe-findings.md, "renumbers" and "stops").
+//! Such a case is known by its packets, named, and begun again.
 //!
 //! Without QEMU or the guest's packages: one line that says so, and exit status 3.
 
 mod bench;
+mod captures;
 mod case;
+mod compare;
 mod ends;
 mod errors;
 mod faults;
@@ -26,6 +29,7 @@ mod support;
 mod unreliable;
 
 use bench::{Bench, Tally, Wire};
+use captures::Captures;
 use case::{Body, Case};
 use guest::{Absent, Guest};
 use report::Packets;
@@ -35,7 +39,7 @@ use std::{
     env, fs,
     hash::{DefaultHasher, Hash, Hasher},
     panic::{self, AssertUnwindSafe},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     rc::Rc,
     sync::Mutex,
@@ -111,32 +115,32 @@ fn run_all(guest: Guest, cases: &[Case], captures: &Path) -> Vec<Outcome> {
     cases.iter().map(|case| run(&guest, case, captures)).collect()
 }
 
-/// How often a case is begun again that rxe has spoilt by renumbering its requests.
+/// How often a case is begun that rxe spoils by a fault of its own.
 const ATTEMPTS: usize = 4;
 
-fn run(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Path) -> Outcome {
+fn run(guest: &Rc<RefCell<Guest>>, case: &Case, folder: &Path) -> Outcome {
     let start = Instant::now();
+    let captures = Captures::of(folder, &case.name);
+    let [_, ours] = case.family.addresses();
     let mut attempt = 1;
     loop {
-        let (capture, result) = try_once(guest, case, captures);
+        let result = try_once(guest, case, &captures);
         match &result {
             Ok(tally) => {
                 println!("ok     {}  {tally:?}", case.name);
-                // Gigabytes of them otherwise.
-                let _ = fs::remove_file(&capture);
+                captures.delete();
             }
             Err(why) => {
                 // The driver may be in the middle of something.
                 guest.borrow_mut().restart_driver();
-                let [_, address] = case.family.addresses();
-                let spoilt = capture.exists().then(|| Packets::read(&capture, address).renumbered()).flatten();
+                let spoilt = captures.link.exists().then(|| Packets::read(&captures.link, ours).spoilt()).flatten();
                 match spoilt {
-                    Some(packets) if attempt < ATTEMPTS => {
-                        println!("again  {}: rxe has renumbered its requests:\n      {packets}", case.name);
+                    Some(what) if attempt < ATTEMPTS => {
+                        println!("again  {}: {what}", case.name);
                         attempt += 1;
                         continue;
                     }
-                    _ => println!("FAILED {}: {why}", case.name),
+                    _ => println!("FAILED {}: {why}{}", case.name, captures.explain(ours)),
                 }
             }
         }
@@ -144,39 +148,33 @@ fn run(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Path) -> Outcome {
     }
 }
 
-/// Runs a case; returns where its packets are, and what it came to or why it failed.
-fn try_once(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Path) -> (PathBuf, Result<Tally, String>) {
-    let capture = captures.join(format!("{}.pcapng", case.name.replace(['/', ' '], "_")));
+/// Runs a case; returns what it came to, or why it failed.
+fn try_once(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Captures) -> Result<Tally, String> {
     let mut hasher = DefaultHasher::new();
     case.name.hash(&mut hasher);
     let seed = hasher.finish();
+    guest.borrow().start_capture(&captures.card);
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
         let body = match &case.body {
             Body::Verbs(body) => body,
-            Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &capture)),
+            Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &captures.link)),
         };
-        let bench = Bench::new(guest, case, &capture, seed);
+        let bench = Bench::new(guest, case, captures, seed);
         let tried = panic::catch_unwind(AssertUnwindSafe(|| {
             body(&bench);
             bench.settle()
         }));
         tried.map_err(|_| {
             let mut said = std::mem::take(&mut *PANIC.lock().unwrap());
-            let packets = bench.packets();
             said += &format!("\n    uroce counted: {}", bench.uroce());
             if let Ok(rxe) = panic::catch_unwind(AssertUnwindSafe(|| bench.rxe())) {
                 said += &format!("\n    rxe counted: {rxe}");
             }
-            said += &format!("\n    capture: {}", capture.display());
-            said += &match packets.first_oddity() {
-                Some(oddity) => format!("\n    first unexpected packet: {oddity}"),
-                None => format!("\n    no unexpected packet; the last were\n      {}", packets.last()),
-            };
             said
         })
     }));
-    let result = result.unwrap_or_else(|_| Err(std::mem::take(&mut *PANIC.lock().unwrap())));
-    (capture, result)
+    guest.borrow().end_capture();
+    result.unwrap_or_else(|_| Err(std::mem::take(&mut *PANIC.lock().unwrap())))
 }
 
 fn summary(outcomes: &[Outcome], took: Duration) -> ExitCode {

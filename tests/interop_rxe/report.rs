@@ -1,28 +1,87 @@
 //! What a capture says of a case.
 
-use std::{collections::HashMap, net::IpAddr, path::Path};
+use std::{collections::HashMap, fmt, io::Read, net::IpAddr, path::Path};
 use uroce::capture::{CaptureReader, Dissection, Verdict};
 use uroce_protocol::{
     Psn,
-    wire::{Operation, Packet, Qpn, Syndrome},
+    wire::{Encapsulation, Opcode, Operation, Packet, Qpn, Service, Syndrome},
 };
 
 /// What is remembered of a packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seen {
+    /// Its number in the capture, as Wireshark counts.
+    pub(crate) number: u64,
     /// Whether uroce sent it.
     pub(crate) is_ours: bool,
+    /// Whether it decodes and its ICRC is right.
     pub(crate) right: bool,
-    pub(crate) operation: Option<Operation>,
+    pub(crate) opcode: Option<Opcode>,
     pub(crate) syndrome: Option<Syndrome>,
     pub(crate) destination: Qpn,
     pub(crate) psn: Psn,
+    /// Whether it asks for an acknowledgement.
+    pub(crate) ack_request: bool,
+    pub(crate) wire: Carried,
+    /// It in words.
+    line: String,
+}
+
+/// What a packet is to be wherever it is seen on its way: what its ICRC covers, but for the number that the sender's
+/// kernel gives it, and the traffic class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Carried {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) source_port: u16,
+    pub(crate) traffic_class: u8,
+    /// From the BTH to the last byte before the ICRC.
+    pub(crate) bytes: Vec<u8>,
+    /// The ICRC itself depends on that number.
+    pub(crate) icrc_is_right: bool,
+}
+
+impl Carried {
+    fn of(found: &Dissection<'_>) -> Self {
+        let frame = &found.frame;
+        let bytes = frame.packet();
+        Self {
+            source: frame.source,
+            destination: frame.destination,
+            source_port: match frame.encapsulation {
+                Encapsulation::V2Ipv4 { source_port, .. } | Encapsulation::V2Ipv6 { source_port } => source_port,
+                Encapsulation::V1 => 0,
+            },
+            traffic_class: frame.traffic_class,
+            bytes: bytes[..bytes.len() - Packet::ICRC_LEN].to_vec(),
+            icrc_is_right: found.icrc.is_ok(),
+        }
+    }
+}
+
+impl Seen {
+    pub(crate) fn operation(&self) -> Option<Operation> {
+        self.opcode.map(Opcode::operation)
+    }
+
+    fn is_rc(&self) -> bool {
+        self.opcode.is_some_and(|opcode| opcode.service() == Service::Rc)
+    }
+
+    fn is_request(&self) -> bool {
+        self.opcode.is_some_and(|opcode| !opcode.is_response() && opcode != Opcode::CNP)
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "packet {}: {}", self.number, self.line)
+    }
 }
 
 /// The packets of a capture.
 pub(crate) struct Packets {
     pub(crate) list: Vec<Seen>,
-    lines: Vec<String>,
 }
 
 /// How many there were.
@@ -47,21 +106,28 @@ impl Count {
 impl Packets {
     /// Those of a file, which may be being written.
     pub(crate) fn read(path: &Path, ours: IpAddr) -> Self {
-        let mut packets = Self { list: Vec::new(), lines: Vec::new() };
-        let mut capture = CaptureReader::open(path).unwrap();
+        Self::read_from(CaptureReader::open(path).unwrap(), ours)
+    }
+
+    /// Those of a capture, as far as it goes.
+    pub(crate) fn read_from(mut capture: CaptureReader<impl Read>, ours: IpAddr) -> Self {
+        let mut list = Vec::new();
         while let Ok(Some(frame)) = capture.next_frame() {
             let Ok(found) = Dissection::new(&frame) else { continue };
-            packets.list.push(Seen {
+            list.push(Seen {
+                number: frame.number,
                 is_ours: found.frame.source == ours,
                 right: found.verdict() == Verdict::Right,
-                operation: found.packet.ok().map(|packet| packet.opcode().operation()),
+                opcode: found.packet.ok().map(|packet| packet.opcode()),
                 syndrome: found.packet.ok().and_then(|packet: Packet<'_>| packet.aeth()).map(|aeth| aeth.syndrome),
                 destination: found.destination(),
                 psn: found.packet.map_or(Psn::new(0), |packet| packet.psn()),
+                ack_request: found.packet.is_ok_and(|packet| packet.bth().ack_request),
+                wire: Carried::of(&found),
+                line: found.to_string(),
             });
-            packets.lines.push(format!("packet {}: {found}", frame.number));
         }
-        packets
+        Self { list }
     }
 
     pub(crate) fn count(&self) -> Count {
@@ -86,7 +152,7 @@ impl Packets {
     fn repetitions(&self) -> Vec<bool> {
         let mut newest: HashMap<(bool, Qpn), Psn> = HashMap::new();
         let mut is_repetition = |packet: &Seen| {
-            if !packet.right || packet.operation.is_none_or(is_response) {
+            if !packet.right || !packet.is_request() {
                 return false;
             }
             let newest = newest.entry((packet.is_ours, packet.destination)).or_insert(packet.psn.previous());
@@ -105,12 +171,46 @@ impl Packets {
 
     /// The first request that rxe sent with the PSN of another, in words: docs/rxe-findings.md, "renumbers".
     pub(crate) fn renumbered(&self) -> Option<String> {
-        let mut known: HashMap<(Qpn, Psn), (Operation, usize)> = HashMap::new();
-        self.list.iter().enumerate().find_map(|(i, packet)| {
-            let operation = packet.operation.filter(|&operation| !packet.is_ours && !is_response(operation))?;
-            let (was, first) = *known.entry((packet.destination, packet.psn)).or_insert((operation, i));
-            (was != operation).then(|| format!("{}\n      {}", self.lines[first], self.lines[i]))
+        let mut known: HashMap<(Qpn, Psn), &Seen> = HashMap::new();
+        let mut requests =
+            self.list.iter().filter(|packet| !packet.is_ours && packet.right && packet.is_rc() && packet.is_request());
+        requests.find_map(|packet| {
+            let first = *known.entry((packet.destination, packet.psn)).or_insert(packet);
+            (first.opcode != packet.opcode).then(|| format!("{first}\n      {packet}"))
         })
+    }
+
+    /// The first request that rxe sent again although it had every answer that it had asked for, in words:
+    /// docs/rxe-findings.md, "stops".
+    pub(crate) fn repeated_unasked(&self) -> Option<String> {
+        let repetitions = self.repetitions();
+        // The last request that wants an answer, as long as it has none.
+        let mut wanted = None;
+        for (i, packet) in self.list.iter().enumerate().filter(|(_, packet)| packet.right && packet.is_rc()) {
+            if packet.is_ours {
+                match packet.syndrome {
+                    Some(Syndrome::Nak(_) | Syndrome::RnrNak(_)) => return None,
+                    Some(Syndrome::Ack(_)) if packet.operation() != Some(Operation::ReadResponseFirst) => {
+                        wanted = wanted.filter(|psn: &Psn| psn.is_after(packet.psn));
+                    }
+                    _ => {}
+                }
+            } else if packet.is_request() {
+                if repetitions[i] && wanted.is_none() {
+                    return Some(lines(&self.list[i.saturating_sub(2)..=i]));
+                }
+                wanted = if packet.ack_request { Some(packet.psn) } else { wanted };
+            }
+        }
+        None
+    }
+
+    /// What rxe did that spoils any case, if it did, in words.
+    pub(crate) fn spoilt(&self) -> Option<String> {
+        let renumbered = self.renumbered().map(|packets| format!("rxe has renumbered its requests:\n      {packets}"));
+        let unasked =
+            || self.repeated_unasked().map(|packets| format!("rxe stopped, and sent again unasked:{packets}"));
+        renumbered.or_else(unasked)
     }
 
     /// In words, the first packet that an undisturbed exchange does not have, and the two before it.
@@ -124,23 +224,17 @@ impl Packets {
                 _ if repetitions[i] => "a request is sent again",
                 _ => return None,
             };
-            let lines = self.lines[i.saturating_sub(2)..=i].join("\n      ");
-            Some(format!("{why}:\n      {lines}"))
+            Some(format!("{why}:{}", lines(&self.list[i.saturating_sub(2)..=i])))
         })
     }
 
     /// The last packets.
     pub(crate) fn last(&self) -> String {
-        self.lines[self.lines.len().saturating_sub(3)..].join("\n      ")
+        lines(&self.list[self.list.len().saturating_sub(3)..])
     }
 }
 
-fn is_response(operation: Operation) -> bool {
-    use Operation::{
-        Acknowledge, AtomicAcknowledge, ReadResponseFirst, ReadResponseLast, ReadResponseMiddle, ReadResponseOnly,
-    };
-    matches!(
-        operation,
-        Acknowledge | AtomicAcknowledge | ReadResponseFirst | ReadResponseMiddle | ReadResponseLast | ReadResponseOnly
-    )
+/// A line each, below another.
+fn lines(packets: &[Seen]) -> String {
+    packets.iter().map(|packet| format!("\n      {packet}")).collect()
 }

@@ -36,13 +36,8 @@ impl Sender {
     }
 
     /// Sends a packet with any header; pad and ICRC are made right.
-    pub fn send_packet(&self, to: IpAddr, mut header: Repr, payload: &[u8]) {
-        header.bth.pad = Bth::pad_for(payload.len());
-        let mut bytes = vec![0; header.header_len()];
-        header.emit(&mut bytes);
-        bytes.extend_from_slice(payload);
-        bytes.resize(bytes.len() + usize::from(header.bth.pad) + Packet::ICRC_LEN, 0);
-        self.send_bytes(to, bytes);
+    pub fn send_packet(&self, to: IpAddr, header: Repr, payload: &[u8]) {
+        self.send_bytes(to, packet(header, payload));
     }
 
     /// Sends any bytes, of which the last four become their right ICRC.
@@ -82,4 +77,14 @@ impl Sender {
         assert_eq!(answers.len(), 1, "{answers:?}");
         answers[0]
     }
+}
+
+/// A packet with its pad, and room for its ICRC.
+pub fn packet(mut header: Repr, payload: &[u8]) -> Vec<u8> {
+    header.bth.pad = Bth::pad_for(payload.len());
+    let mut bytes = vec![0; header.header_len()];
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + usize::from(header.bth.pad) + Packet::ICRC_LEN, 0);
+    bytes
 }
