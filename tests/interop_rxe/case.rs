@@ -6,7 +6,7 @@ use crate::{
     guest::Guest,
 };
 use std::path::Path;
-use uroce::verbs::Quirks;
+use uroce::verbs::{Mtu, Quirks};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,14 @@ impl Role {
             Self::RxeAsks => "rxe-asks",
         }
     }
+}
+
+/// Both ends of the MTUs that hardware has too.
+pub(crate) const MTUS: [Mtu; 2] = [Mtu::Mtu1024, Mtu::Mtu4096];
+
+/// `mtu1024`.
+pub(crate) fn mtu_name(mtu: Mtu) -> String {
+    format!("mtu{}", mtu.bytes())
 }
 
 /// `rc/send/mtu1024/uroce-asks/ipv4`.
@@ -61,6 +69,11 @@ pub(crate) enum Body {
 impl Case {
     pub(crate) fn new(name: String, family: Family, run: impl Fn(&Bench) + 'static) -> Self {
         Self { name, family, wire: Wire::Datagrams, quirks: Quirks::HARDWARE, body: Body::Verbs(Box::new(run)) }
+    }
+
+    /// uroce is to be as `--profile rxe` has it.
+    pub(crate) fn with_profile_rxe(self) -> Self {
+        Self { quirks: Quirks::RXE, ..self }
     }
 
     pub(crate) fn programs(name: String, family: Family, run: impl Fn(&mut Guest, &Path) -> Tally + 'static) -> Self {

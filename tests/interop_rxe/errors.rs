@@ -3,10 +3,10 @@
 
 use crate::{
     bench::{Audit, Bench, Family, eventually},
-    case::{Case, Role, name},
+    case::{Case, MTUS, Role, mtu_name, name},
     ends::{ALL, End, Operation, PATIENCE, Setup, Work},
 };
-use uroce::verbs::{AccessFlags, Mtu, Quirks, WcStatus};
+use uroce::verbs::{AccessFlags, Mtu, WcStatus};
 use uroce_protocol::wire::Operation as Packet;
 
 /// `IBV_QPS_RTS`, `IBV_QPS_ERR`.
@@ -27,20 +27,29 @@ enum Wrong {
 }
 
 pub(crate) fn cases(cases: &mut Vec<Case>) {
-    let family = Family::Ipv4;
-    for role in Role::BOTH {
-        for (what, operation) in
-            [("write", Operation::Write), ("read", Operation::Read), ("fetch-add", Operation::FetchAdd(1))]
-        {
-            for (why, wrong) in [
-                ("wrong-key", Wrong::Key),
-                ("wrong-range", Wrong::Range),
-                ("region-right", Wrong::RegionRight),
-                ("qp-right", Wrong::QueuePairRight),
-            ] {
-                let name = name(&["refused", what, why], role, family);
-                cases.push(Case::new(name, family, move |bench| refused(bench, role, operation, wrong)));
+    for (family, role) in Family::BOTH.into_iter().flat_map(|family| Role::BOTH.map(|role| (family, role))) {
+        for mtu in MTUS {
+            let of = |what: &[&str]| name(&[what, &[&mtu_name(mtu)]].concat(), role, family);
+            for (what, operation) in
+                [("write", Operation::Write), ("read", Operation::Read), ("fetch-add", Operation::FetchAdd(1))]
+            {
+                for (why, wrong) in [
+                    ("wrong-key", Wrong::Key),
+                    ("wrong-range", Wrong::Range),
+                    ("region-right", Wrong::RegionRight),
+                    ("qp-right", Wrong::QueuePairRight),
+                ] {
+                    let name = of(&["refused", what, why]);
+                    cases.push(Case::new(name, family, move |bench| refused(bench, role, mtu, operation, wrong)));
+                }
             }
+            let mut killed = |what: &str, run: fn(&Bench, Role, Mtu)| {
+                cases.push(Case::new(of(&["killed", what]), family, move |bench| run(bench, role, mtu)));
+            };
+            killed("responder-in-error", |bench, role, mtu| responder_goes(bench, role, mtu, |end| end.fail()));
+            killed("responder-destroyed", |bench, role, mtu| responder_goes(bench, role, mtu, |end| end.destroy()));
+            killed("requester-in-error", requester_fails);
+            killed("guest-process", process_killed);
         }
         let mut simple = |what: &[&str], run: fn(&Bench, Role)| {
             cases.push(Case::new(name(what, role, family), family, move |bench| run(bench, role)));
@@ -48,21 +57,17 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
         simple(&["refused", "send-too-long"], |bench, role| too_long(bench, role, WcStatus::RemoteInvalidRequest));
         simple(&["exceeded", "retries"], retries_exceeded);
         simple(&["exceeded", "rnr-retries"], rnr_retries_exceeded);
-        simple(&["killed", "responder-in-error"], |bench, role| responder_goes(bench, role, |end| end.fail()));
-        simple(&["killed", "responder-destroyed"], |bench, role| responder_goes(bench, role, |end| end.destroy()));
-        simple(&["killed", "requester-in-error"], requester_fails);
-        simple(&["killed", "guest-process"], process_killed);
         let name = name(&["refused", "send-too-long", "profile-rxe"], role, family);
-        let mut case = Case::new(name, family, move |bench| too_long(bench, role, WcStatus::RemoteOperation));
-        case.quirks = Quirks::RXE;
-        cases.push(case);
+        let run = move |bench: &Bench| too_long(bench, role, WcStatus::RemoteOperation);
+        cases.push(Case::new(name, family, run).with_profile_rxe());
     }
 }
 
 /// A request that is not allowed: it ends with an error and changes nothing, what is behind it is flushed, and both
 /// queue pairs are in error.
-fn refused(bench: &Bench, role: Role, operation: Operation, wrong: Wrong) {
-    let mut setup = Setup::new(16 << 10);
+fn refused(bench: &Bench, role: Role, mtu: Mtu, operation: Operation, wrong: Wrong) {
+    let memory = 32 << 10;
+    let mut setup = Setup { mtu, ..Setup::new(memory) };
     let right = match operation {
         Operation::Read => AccessFlags::REMOTE_READ,
         Operation::Write => AccessFlags::REMOTE_WRITE,
@@ -76,16 +81,15 @@ fn refused(bench: &Bench, role: Role, operation: Operation, wrong: Wrong) {
     let (uroce, rxe) = bench.connect(&setup);
     let (requester, responder) = role.order(&uroce, &rxe);
     bench.audit.set(Audit::Unheard);
-    requester.fill(0, 16 << 10, 1);
-    responder.fill(0, 16 << 10, 2);
-    let length = if matches!(operation, Operation::FetchAdd(_)) { 8 } else { 3000 };
-    let end = 16 << 10;
+    requester.fill(0, memory, 1);
+    responder.fill(0, memory, 2);
+    let length = if matches!(operation, Operation::FetchAdd(_)) { 8 } else { 3 * mtu.bytes() - 72 };
     let work = Work {
         wr_id: 1,
         operation,
-        offset: 4096,
+        offset: 8192,
         length,
-        remote: responder.address() + if wrong == Wrong::Range { end } else { 0 },
+        remote: responder.address() + if wrong == Wrong::Range { memory as u64 } else { 0 },
         rkey: if wrong == Wrong::Key { responder.rkey() ^ 0x5a } else { responder.rkey() },
     };
     requester.post(&[work, Work { wr_id: 2, ..work }]);
@@ -96,8 +100,8 @@ fn refused(bench: &Bench, role: Role, operation: Operation, wrong: Wrong) {
     });
     done[1].expect(WcStatus::WorkRequestFlushed);
     assert_eq!((requester.state(), responder.state()), (ERR, ERR));
-    requester.check(0, 16 << 10, 1);
-    responder.check(0, 16 << 10, 2);
+    requester.check(0, memory, 1);
+    responder.check(0, memory, 2);
 }
 
 /// A SEND that is longer than its receive.
@@ -169,8 +173,8 @@ fn long_writes(bench: &Bench, count: u64, requester: &dyn End, responder: &dyn E
     eventually("the first packets", || bench.packets().of(ours, |_| true) > 50);
 }
 
-fn impatient() -> Setup {
-    Setup { timeout: 15, retry_cnt: 3, mtu: Mtu::Mtu4096, ..Setup::new(LONG) }
+fn impatient(mtu: Mtu) -> Setup {
+    Setup { timeout: 15, retry_cnt: 3, mtu, ..Setup::new(LONG) }
 }
 
 /// Another connection of the same device works.
@@ -185,8 +189,8 @@ fn still_works(bench: &Bench, role: Role) {
 }
 
 /// The responder's queue pair goes in the middle of a message.
-fn responder_goes(bench: &Bench, role: Role, go: fn(&dyn End)) {
-    let (uroce, rxe) = bench.connect(&impatient());
+fn responder_goes(bench: &Bench, role: Role, mtu: Mtu, go: fn(&dyn End)) {
+    let (uroce, rxe) = bench.connect(&impatient(mtu));
     let (requester, responder) = role.order(&uroce, &rxe);
     bench.audit.set(Audit::Unheard);
     long_writes(bench, 8, requester, responder);
@@ -200,8 +204,8 @@ fn responder_goes(bench: &Bench, role: Role, go: fn(&dyn End)) {
 }
 
 /// The requester's queue pair fails in the middle of a message.
-fn requester_fails(bench: &Bench, role: Role) {
-    let (uroce, rxe) = bench.connect(&impatient());
+fn requester_fails(bench: &Bench, role: Role, mtu: Mtu) {
+    let (uroce, rxe) = bench.connect(&impatient(mtu));
     let (requester, responder) = role.order(&uroce, &rxe);
     bench.audit.set(Audit::Unheard);
     long_writes(bench, 8, requester, responder);
@@ -214,8 +218,8 @@ fn requester_fails(bench: &Bench, role: Role) {
 }
 
 /// The guest's process is killed in the middle of a message.
-fn process_killed(bench: &Bench, role: Role) {
-    let (uroce, rxe) = bench.connect(&impatient());
+fn process_killed(bench: &Bench, role: Role, mtu: Mtu) {
+    let (uroce, rxe) = bench.connect(&impatient(mtu));
     let (requester, responder) = role.order(&uroce, &rxe);
     bench.audit.set(Audit::Unheard);
     long_writes(bench, 16, requester, responder);

@@ -2,13 +2,13 @@
 
 use crate::{
     bench::{Audit, Bench, Family, eventually},
-    case::{self, Case, Role, name},
+    case::{Case, MTUS, Role, mtu_name, name},
     ends::{End, Operation, Setup, Work},
     operations::check_received,
     report::Seen,
 };
 use std::time::Duration;
-use uroce::verbs::{Quirks, WcStatus};
+use uroce::verbs::{Mtu, WcStatus};
 use uroce_protocol::wire::{Operation as Packet, Syndrome};
 
 /// Where the word for atomics lies.
@@ -16,7 +16,8 @@ const WORD: usize = 0;
 
 pub(crate) fn cases(cases: &mut Vec<Case>) {
     const WEATHERS: [(&str, &str); 9] = [
-        ("loss-1%", "drop 1%, rx drop 1%"),
+        // So few that there may be none.
+        ("loss-1%", "drop 1%, rx drop 1%, drop 20"),
         ("loss-10%-of-ours", "drop 10%"),
         ("loss-10%-of-rxe's", "rx drop 10%"),
         ("duplicate-10%-of-ours", "duplicate 10%"),
@@ -28,33 +29,32 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
     ];
     for family in Family::BOTH {
         for role in Role::BOTH {
-            for (what, faults) in WEATHERS {
-                let name = name(&["weather", what], role, family);
-                cases.push(Case::new(name, family, move |bench| weather(bench, role, faults)));
-                if family == Family::Ipv4 && what.starts_with("loss") {
-                    let name = case::name(&["weather", what, "profile-rxe"], role, family);
-                    let mut case = Case::new(name, family, move |bench| weather(bench, role, faults));
-                    case.quirks = Quirks::RXE;
-                    cases.push(case);
+            for mtu in MTUS {
+                let of = |what: &[&str]| name(&[what, &[&mtu_name(mtu)]].concat(), role, family);
+                for (what, faults) in WEATHERS {
+                    let run = move |bench: &Bench| weather(bench, role, mtu, faults);
+                    cases.push(Case::new(of(&["weather", what]), family, run));
+                    if mtu == Mtu::Mtu1024 && what.starts_with("loss") {
+                        cases.push(Case::new(of(&["weather", what, "profile-rxe"]), family, run).with_profile_rxe());
+                    }
+                }
+                for (whose, drop) in [("ours", "drop"), ("rxe's", "rx drop")] {
+                    let what = format!("drop-each-of-{whose}");
+                    let run = move |bench: &Bench| walk(bench, role, mtu, drop);
+                    cases.push(Case::new(of(&["walk", &what]), family, run));
+                    if mtu == Mtu::Mtu1024 {
+                        cases.push(Case::new(of(&["walk", &what, "profile-rxe"]), family, run).with_profile_rxe());
+                    }
                 }
             }
-        }
-    }
-    let family = Family::Ipv4;
-    for role in Role::BOTH {
-        cases.push(Case::new(name(&["walk", "drop-each-of-ours"], role, family), family, move |bench| {
-            walk(bench, role, "drop");
-        }));
-        cases.push(Case::new(name(&["walk", "drop-each-of-rxe's"], role, family), family, move |bench| {
-            walk(bench, role, "rx drop");
-        }));
-        cases.push(Case::new(name(&["acks-lost"], role, family), family, move |bench| acks_lost(bench, role)));
-        cases.push(Case::new(name(&["atomic-acks-lost"], role, family), family, move |bench| {
-            atomic_acks_lost(bench, role);
-        }));
-        for code in [1, 12, 20, 26, 31, 0] {
-            let name = name(&["rnr", &format!("timer-{code}")], role, family);
-            cases.push(Case::new(name, family, move |bench| late_receive(bench, role, code)));
+            cases.push(Case::new(name(&["acks-lost"], role, family), family, move |bench| acks_lost(bench, role)));
+            cases.push(Case::new(name(&["atomic-acks-lost"], role, family), family, move |bench| {
+                atomic_acks_lost(bench, role);
+            }));
+            for code in [1, 12, 20, 26, 31, 0] {
+                let name = name(&["rnr", &format!("timer-{code}")], role, family);
+                cases.push(Case::new(name, family, move |bench| late_receive(bench, role, code)));
+            }
         }
     }
 }
@@ -65,23 +65,25 @@ fn impatient(memory: usize) -> Setup {
 }
 
 /// A little of everything: SENDs, WRITEs, READs and FETCH_ADDs of some packets each, in a fixed order.
-fn weather(bench: &Bench, role: Role, faults: &str) {
+fn weather(bench: &Bench, role: Role, mtu: Mtu, faults: &str) {
     const ROUNDS: usize = 24;
-    const LONGEST: usize = 6000;
-    let half = 64 + ROUNDS * LONGEST;
-    let (uroce, rxe) = bench.connect(&impatient(3 * half));
+    let packet = mtu.bytes();
+    let longest = 6 * packet;
+    let half = 64 + ROUNDS * longest;
+    let (uroce, rxe) = bench.connect(&Setup { mtu, ..impatient(3 * half) });
     let (requester, responder) = role.order(&uroce, &rxe);
-    let lengths: Vec<_> = (0..ROUNDS).map(|i| [700, 6000, 1024, 2049, 5120, 1][i % 6]).collect();
+    let lengths = [700, longest - 144, packet, 2 * packet + 1, 5 * packet, 1];
+    let lengths: Vec<_> = (0..ROUNDS).map(|i| lengths[i % 6]).collect();
     bench.disturb(faults);
     for (i, &length) in lengths.iter().enumerate() {
-        let place = 64 + i * LONGEST;
+        let place = 64 + i * longest;
         requester.fill(place, length, i as u64);
         responder.fill(half + place, length, 1000 + i as u64);
         responder.receive(&[(i as u64, place, length)]);
     }
     let mut work = Vec::new();
     for (i, &length) in lengths.iter().enumerate() {
-        let place = 64 + i * LONGEST;
+        let place = 64 + i * longest;
         let one = |operation, offset, length, remote: usize| Work {
             wr_id: i as u64,
             operation,
@@ -104,7 +106,7 @@ fn weather(bench: &Bench, role: Role, faults: &str) {
         check_received(done, i as u64, lengths[i], Operation::SendImmediate(i as u32));
     }
     for (i, &length) in lengths.iter().enumerate() {
-        let place = 64 + i * LONGEST;
+        let place = 64 + i * longest;
         responder.check(place, length, i as u64);
         responder.check(2 * half + place, length, i as u64);
         requester.check(half + place, length, 1000 + i as u64);
@@ -116,16 +118,18 @@ fn weather(bench: &Bench, role: Role, faults: &str) {
 
 /// A short exchange in which the packet of each index in turn is lost: a SEND, a WRITE and a READ of three packets each,
 /// and an atomic, with PSNs that wrap within it.
-fn walk(bench: &Bench, role: Role, drop: &str) {
-    const LENGTH: usize = 2500;
+fn walk(bench: &Bench, role: Role, mtu: Mtu, drop: &str) {
+    let length = 2 * mtu.bytes() + 452;
+    // Where the bytes are that go, and those that come.
+    let [source, written, read] = [64, 16 << 10, 32 << 10];
     let psn = 0xff_fffd;
     let run = |fault: Option<&str>| {
-        let (uroce, rxe) = bench.connect(&Setup { psn, ..impatient(16 << 10) });
+        let (uroce, rxe) = bench.connect(&Setup { mtu, psn, ..impatient(64 << 10) });
         let (requester, responder) = role.order(&uroce, &rxe);
-        requester.fill(64, LENGTH, 5);
-        responder.fill(8192, LENGTH, 6);
+        requester.fill(source, length, 5);
+        responder.fill(read, length, 6);
         responder.poke(WORD, 70);
-        responder.receive(&[(1, 64, LENGTH)]);
+        responder.receive(&[(1, source, length)]);
         if let Some(fault) = fault {
             bench.disturb(fault);
         }
@@ -138,16 +142,16 @@ fn walk(bench: &Bench, role: Role, drop: &str) {
             rkey: responder.rkey(),
         };
         requester.post(&[
-            one(Operation::SendImmediate(5), 64, LENGTH, 0),
-            one(Operation::Write, 64, LENGTH, 4096),
-            one(Operation::Read, 8192, LENGTH, 8192),
+            one(Operation::SendImmediate(5), source, length, 0),
+            one(Operation::Write, source, length, written as u64),
+            one(Operation::Read, read, length, read as u64),
             one(Operation::FetchAdd(7), 8, 8, WORD as u64),
         ]);
         requester.completions(4).iter().for_each(|done| done.expect(WcStatus::Success));
-        check_received(&responder.completion(), 1, LENGTH, Operation::SendImmediate(5));
-        responder.check(64, LENGTH, 5);
-        responder.check(4096, LENGTH, 5);
-        requester.check(8192, LENGTH, 6);
+        check_received(&responder.completion(), 1, length, Operation::SendImmediate(5));
+        responder.check(source, length, 5);
+        responder.check(written, length, 5);
+        requester.check(read, length, 6);
         assert_eq!((requester.peek(8), responder.peek(WORD)), (70, 77), "{fault:?}");
         uroce.destroy();
         rxe.destroy();

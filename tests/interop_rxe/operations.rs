@@ -2,7 +2,7 @@
 
 use crate::{
     bench::{Audit, Bench, Family, Wire},
-    case::{Case, Role, name},
+    case::{Case, MTUS, Role, mtu_name, name},
     ends::{Done, End, Operation, Setup, Work},
 };
 use uroce::verbs::{Mtu, WcOpcode, WcStatus};
@@ -41,9 +41,9 @@ const OPERATIONS: [(&str, MakeOperation); 5] = [
 
 pub(crate) fn cases(cases: &mut Vec<Case>) {
     for family in Family::BOTH {
-        for mtu in [Mtu::Mtu1024, Mtu::Mtu4096] {
+        for mtu in MTUS {
             for role in Role::BOTH {
-                let of = |what: &str| name(&["rc", what, &format!("mtu{}", mtu.bytes())], role, family);
+                let of = |what: &str| name(&["rc", what, &mtu_name(mtu)], role, family);
                 for (what, operation) in OPERATIONS {
                     cases
                         .push(Case::new(of(what), family, move |bench| messages(bench, role, mtu, 8 << 20, operation)));

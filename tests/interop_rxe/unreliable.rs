@@ -2,7 +2,7 @@
 
 use crate::{
     bench::{Audit, Bench, Family},
-    case::{Case, Role, name},
+    case::{Case, MTUS, Role, mtu_name, name},
     ends::{End, Operation, Setup, Work},
     operations::{MakeOperation, check_received, exchange, places},
 };
@@ -23,17 +23,17 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
     ];
     for family in Family::BOTH {
         for role in Role::BOTH {
-            for mtu in [Mtu::Mtu1024, Mtu::Mtu4096] {
+            for mtu in MTUS {
                 for (what, operation) in connected {
-                    let name = name(&["uc", what, &format!("mtu{}", mtu.bytes())], role, family);
+                    let name = name(&["uc", what, &mtu_name(mtu)], role, family);
                     cases.push(Case::new(name, family, move |bench| connection(bench, role, mtu, operation)));
                 }
+                let name = name(&["rc", "srq", &mtu_name(mtu)], role, family);
+                cases.push(Case::new(name, family, move |bench| shared_receives(bench, role, mtu)));
             }
             cases.push(Case::new(name(&["ud", "send-imm"], role, family), family, move |bench| datagrams(bench, role)));
             cases
                 .push(Case::new(name(&["ud", "multicast"], role, family), family, move |bench| multicast(bench, role)));
-            cases
-                .push(Case::new(name(&["rc", "srq"], role, family), family, move |bench| shared_receives(bench, role)));
         }
     }
 }
@@ -149,10 +149,10 @@ fn multicast(bench: &Bench, role: Role) {
 }
 
 /// Messages that take their receives from a shared queue.
-fn shared_receives(bench: &Bench, role: Role) {
-    let sizes = [1, 0, 5000, 1024, 64 << 10, 3, 1 << 20, 2047];
+fn shared_receives(bench: &Bench, role: Role, mtu: Mtu) {
+    let sizes = [1, 0, 5000, mtu.bytes(), 64 << 10, 3, 1 << 20, 2 * mtu.bytes() - 1];
     let (places, half) = places(&sizes);
-    let (uroce, rxe) = bench.connect(&Setup { srq: true, ..Setup::new(2 * half) });
+    let (uroce, rxe) = bench.connect(&Setup { mtu, srq: true, ..Setup::new(2 * half) });
     let (requester, responder) = role.order(&uroce, &rxe);
     exchange(requester, responder, &sizes, &places, half, Operation::SendImmediate);
     exchange(requester, responder, &sizes, &places, half, |_| Operation::Send);
