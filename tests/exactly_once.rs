@@ -47,6 +47,8 @@ struct Scenario {
     retry_cnt: u8,
     count: u32,
     longest: u32,
+    /// Requests are posted one by one, each as soon as the peer has been heard of, and not all at once.
+    answers: bool,
 }
 
 /// Where receives come from.
@@ -62,6 +64,7 @@ enum Receives {
 
 /// One end of a connection: what it posts, what it owns, what came of it.
 struct End {
+    device: Device,
     /// Where it posts sends.
     qp: QueuePair,
     /// What the peer sends to.
@@ -75,6 +78,10 @@ struct End {
     load: Workload,
     near_seed: u64,
     far_seed: u64,
+    /// How many of its requests have been posted.
+    posted: usize,
+    /// How many packets had arrived when the latest was.
+    heard: u64,
     sends: Vec<(u64, WcStatus)>,
     receives: Vec<(u64, WcStatus)>,
 }
@@ -109,7 +116,22 @@ impl End {
         let (near_seed, far_seed) = (seed, !seed);
         near.write(0, &noise(near_seed, near.length())).unwrap();
         far.write(0, &noise(far_seed, far.length())).unwrap();
-        Self { qp, target, srq, cq, near, far, load, near_seed, far_seed, sends: vec![], receives: vec![] }
+        Self {
+            device: device.clone(),
+            qp,
+            target,
+            srq,
+            cq,
+            near,
+            far,
+            load,
+            near_seed,
+            far_seed,
+            posted: 0,
+            heard: 0,
+            sends: vec![],
+            receives: vec![],
+        }
     }
 
     fn connect(&self, peer: &Self, address: IpAddr, psns: (Psn, Psn), scenario: &Scenario) {
@@ -141,12 +163,14 @@ impl End {
         }
     }
 
-    fn post_sends(&self, peer: &Self, receives: Receives) {
+    /// Posts `most` of the requests that are left. Returns whether there were any.
+    fn post_sends(&mut self, peer: &Self, receives: Receives, most: usize) -> bool {
         let target = match &peer.srq {
             Some(srq) if receives == Receives::Named => Target::SharedReceiveQueue(srq.number()),
             _ => Target::Peer,
         };
-        for (index, planned) in self.load.requests.iter().enumerate() {
+        let before = self.posted;
+        for (index, planned) in self.load.requests.iter().enumerate().skip(before).take(most) {
             let list: Vec<Sge> =
                 planned.buffers().map(|(offset, length)| self.near.sge(offset as usize, length as usize)).collect();
             let request = SendWorkRequest {
@@ -159,7 +183,15 @@ impl End {
                 target,
             };
             self.qp.post_send(&[request]).unwrap();
+            self.posted += 1;
         }
+        self.posted > before
+    }
+
+    /// Posts a request if packets have arrived since the latest was posted.
+    fn answer(&mut self, peer: &Self, receives: Receives) -> bool {
+        let heard = self.device.counters().rcvd_pkts;
+        std::mem::replace(&mut self.heard, heard) < heard && self.post_sends(peer, receives, 1)
     }
 
     fn poll(&mut self) -> bool {
@@ -219,18 +251,25 @@ fn run(scenario: &Scenario) -> Result<bool, TestCaseError> {
     b.connect(&a, A, (zero, scenario.first_psn), scenario);
     a.post_receives(&loads[1]);
     b.post_receives(&loads[0]);
-    a.post_sends(&b, scenario.receives);
-    b.post_sends(&a, scenario.receives);
+    let at_once = if scenario.answers { 1 } else { usize::MAX };
+    a.post_sends(&b, scenario.receives, at_once);
+    b.post_sends(&a, scenario.receives, at_once);
 
     let end_of_time = Instant::ZERO + Duration::from_secs(600);
     loop {
         // Each of them, whatever the others say.
         let busy = devices.iter().filter(|device| device.progress()).count() > 0;
-        if a.poll() | b.poll() | busy {
+        let answered = scenario.answers && (a.answer(&b, scenario.receives) | b.answer(&a, scenario.receives));
+        if a.poll() | b.poll() | busy | answered {
             continue;
         }
         let deadlines = devices.iter().filter_map(Device::next_deadline);
-        let Some(next) = deadlines.chain(network.next_event()).min() else { break };
+        let Some(next) = deadlines.chain(network.next_event()).min() else {
+            if a.post_sends(&b, scenario.receives, at_once) | b.post_sends(&a, scenario.receives, at_once) {
+                continue;
+            }
+            break;
+        };
         prop_assert!(next < end_of_time, "it never comes to rest");
         clock.advance_to(next);
     }
@@ -273,18 +312,23 @@ fn quirks() -> impl Strategy<Value = Quirks> {
 fn scenario(conditions: impl Strategy<Value = PathConditions>) -> impl Strategy<Value = Scenario> {
     let receives = prop_oneof![Just(Receives::Own), Just(Receives::Shared), Just(Receives::Named)];
     let connection = (receives, quirks(), 0..5_usize, any::<u32>(), 1_u8..16, 1_u8..8);
-    (any::<u64>(), conditions, connection, 1_u32..16, 1_u32..20_000).prop_map(
-        |(seed, conditions, (receives, quirks, mtu, first_psn, rd_atomic, retry_cnt), count, longest)| Scenario {
-            seed,
-            receives,
-            conditions,
-            quirks,
-            mtu: Mtu::ALL[mtu],
-            first_psn: Psn::new(first_psn),
-            rd_atomic,
-            retry_cnt,
-            count,
-            longest,
+    // To answer takes more requests than to find out what gets lost.
+    let load = prop_oneof![(1_u32..16, 1_u32..20_000, Just(false)), (1_u32..64, 1_u32..2000, Just(true))];
+    (any::<u64>(), conditions, connection, load).prop_map(
+        |(seed, conditions, (receives, quirks, mtu, first_psn, rd_atomic, retry_cnt), (count, longest, answers))| {
+            Scenario {
+                seed,
+                receives,
+                conditions,
+                quirks,
+                mtu: Mtu::ALL[mtu],
+                first_psn: Psn::new(first_psn),
+                rd_atomic,
+                retry_cnt,
+                count,
+                longest,
+                answers,
+            }
         },
     )
 }

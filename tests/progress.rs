@@ -4,11 +4,11 @@
 mod support;
 
 use std::sync::Arc;
-use support::{Side, connect, device, eventually, pair, pattern};
+use support::{Side, connect, device, eventually, pair, pattern, spin_until};
 use uroce::{
     clock::Clock,
     link::sim::{Network, PathConditions},
-    verbs::{Device, Progress, QpCapabilities, SendOperation, WorkCompletion},
+    verbs::{Connection, Device, Progress, QpCapabilities, SendOperation, WorkCompletion},
 };
 
 #[test]
@@ -43,6 +43,34 @@ fn a_program_that_spins_on_memory_sees_what_arrives() {
             assert!(a.completion().is_success());
         }
     });
+}
+
+#[test]
+fn an_ack_that_waits_for_an_answer_in_vain_is_sent_by_the_thread() {
+    let (a, b) =
+        (Side::new(&device(), QpCapabilities::default(), 4096), Side::new(&device(), QpCapabilities::default(), 4096));
+    // Nothing is sent again, so nothing but the ACK itself ends the wait for it.
+    a.qp.connect(&Connection { timeout: 0, ..a.connection_to(&b) }).unwrap();
+    b.qp.connect(&Connection { timeout: 0, ..b.connection_to(&a) }).unwrap();
+    let ping = |from: &Side, to: &Side, round: u64| {
+        from.mr.store_u64(64, round).unwrap();
+        from.post(round, SendOperation::Write { address: to.mr.address(), rkey: to.mr.rkey() }, from.mr.sge(64, 8));
+    };
+    for round in 1..=50 {
+        // The same thread spins for both, so that answers come at once.
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            ping(from, to, round);
+            spin_until("the ping arrives", || to.mr.load_u64(0).unwrap() == round);
+        }
+    }
+    // Nobody polls.
+    for _ in 0..50 {
+        assert!(b.completion().is_success());
+    }
+    ping(&a, &b, 51);
+    for _ in 0..51 {
+        assert!(a.completion().is_success());
+    }
 }
 
 #[test]

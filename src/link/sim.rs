@@ -58,6 +58,8 @@ use uroce_protocol::Instant;
 /// What has happened to packets so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkCounters {
+    /// Trains that links have sent, one for all members of a group.
+    pub trains: u64,
     /// Packets that links have sent.
     pub sent: u64,
     /// Packets lost at random.
@@ -237,6 +239,7 @@ impl State {
 
     /// Sends a train to its destination, or to every member of its group, each over a path of its own.
     fn send(&mut self, now: Instant, from: IpAddr, train: &Train<'_>) {
+        self.counters.trains += 1;
         if !train.destination.is_multicast() {
             return self.send_to(now, from, train.destination, train);
         }

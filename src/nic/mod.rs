@@ -140,6 +140,8 @@ pub(crate) struct Nic {
     /// When queue pairs whose rate holds them up get their next turn. Apart from the others, because packets that keep
     /// coming are no reason to put these off.
     pacing: Timers,
+    /// When ACKs have waited in vain for a program's answer; apart for the same reason.
+    delayed_acks: Timers,
 
     /// A program thread has polled since the background thread last looked.
     polled: AtomicBool,
@@ -189,6 +191,7 @@ impl Nic {
             ready: Mutex::new(VecDeque::new()),
             timers: Timers::new(),
             pacing: Timers::new(),
+            delayed_acks: Timers::new(),
             polled: AtomicBool::new(false),
             vain_polls: AtomicU32::new(0),
             armed: Arc::new(AtomicUsize::new(0)),

@@ -1,6 +1,6 @@
 //! The progress engine: what any thread does that drives the device.
 
-use super::{Nic, Qp, receive::Received};
+use super::{Nic, Qp, receive::Received, timers::Timers};
 use std::sync::{
     Arc,
     atomic::{Ordering, fence},
@@ -101,7 +101,8 @@ impl Nic {
         if self.has_leftovers() {
             return Some(self.clock.now());
         }
-        [self.timers.earliest(), self.pacing.earliest(), self.link.poll_timeout()].into_iter().flatten().min()
+        let tables = [&self.timers, &self.pacing, &self.delayed_acks].map(Timers::earliest);
+        tables.into_iter().chain([self.link.poll_timeout()]).flatten().min()
     }
 
     /// Whether something waits for a driver that neither a deadline nor the link will call.
@@ -144,6 +145,7 @@ impl Nic {
             expired = true;
         }
         expired |= self.expire_pacing(now);
+        expired |= self.expire_delayed_acks(now);
         let latest = now.saturating_sub(grace);
         while let Some((deadline, number)) = self.timers.pop_expired(latest) {
             expired = true;

@@ -1,6 +1,10 @@
 //! From trains to state machines: what arrives, whether it is a packet, whose it is, and whether it may be.
 
-use super::{Nic, Qp, QpState, QpType, counters::add, qp::Connection};
+use super::{
+    Nic, Qp, QpState, QpType,
+    counters::add,
+    qp::{Connection, LONGEST_WAIT},
+};
 use crate::link::{Arrival, ReceiveBuffer};
 use std::{
     net::IpAddr,
@@ -8,16 +12,12 @@ use std::{
 };
 use uroce_protocol::{
     Instant,
-    time::Duration,
     ud::MULTICAST,
     wire::{
         DatagramHeader, GRH_LEN, PKey, Packet, Qpn, Service,
         icrc::{Flow, IpIdPolicy},
     },
 };
-
-/// How long an ACK is held back while packets keep coming.
-const LONGEST_WAIT: Duration = Duration::from_micros(100);
 
 /// What a TTL is taken to be that the link does not see: most systems' own.
 const UNKNOWN_HOP_LIMIT: u8 = 64;
@@ -60,7 +60,8 @@ impl Nic {
     /// Takes in what has arrived, `trains` at most.
     ///
     /// ACKs are held back until a call finds that nothing more has arrived, so that one covers a whole burst, and
-    /// what has just been taken in gets to the program before its ACK gets to the peer.
+    /// what has just been taken in gets to the program before its ACK gets to the peer. Those that wait for the
+    /// program's answer ([`super::qp::LONGEST_WAIT`]) are held back longer.
     pub(super) fn receive(&self, trains: usize) -> Received {
         let Some(mut side) = self.receive.try_lock() else { return Received::Busy };
         // Read under the lock, so that what arrives later is stamped later.
@@ -93,8 +94,7 @@ impl Nic {
     fn flush_acks(&self, deferred: &mut Vec<Deferred>, count: usize) {
         for Deferred { qp, .. } in deferred.drain(..count) {
             qp.ack_is_deferred.store(false, Ordering::Release);
-            qp.flush_ack.store(true, Ordering::Release);
-            self.schedule(qp);
+            self.flush_ack(qp);
         }
     }
 
@@ -136,6 +136,7 @@ impl Nic {
         let is_urgent;
         {
             let mut connection = qp.lock();
+            let held_ack_back = connection.receiver.has_deferred_ack();
             {
                 let regions = self.regions.read();
                 let memory = regions.view(qp.pd(), qp.number());
@@ -161,7 +162,10 @@ impl Nic {
             }
             self.settle(&qp, &mut connection, now);
             is_urgent = connection.receiver.has_urgent_output();
-            if connection.receiver.has_deferred_ack() && !qp.ack_is_deferred.swap(true, Ordering::AcqRel) {
+            if connection.receiver.has_deferred_ack()
+                && !self.delay_ack(now, &qp, &mut connection, !held_ack_back)
+                && !qp.ack_is_deferred.swap(true, Ordering::AcqRel)
+            {
                 deferred.push(Deferred { qp: qp.clone(), since: now });
             }
         }

@@ -6,8 +6,9 @@
 //! pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
 //!
 //! A program may poll for its own completions but wait for its peer's bytes by spinning on memory, as ib_write_lat
-//! does. It seems to poll all the time, and nobody takes packets in as soon as the thread naps. So a nap that
-//! ends with packets that nobody took in is not repeated soon, and ever less soon.
+//! does. It seems to poll all the time, and if it is out of step with its peer ([`super::qp`]: delayed ACKs) nobody
+//! takes packets in as soon as the thread naps. So a nap that ends with packets that nobody took in is not repeated
+//! soon, and ever less soon.
 
 use super::{Error, Nic, Result};
 use crate::link::sys;

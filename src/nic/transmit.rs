@@ -353,9 +353,9 @@ impl Builder<'_> {
             if !staged {
                 // An ACK that is held back but on nobody's list (its READ response was still to be sent when its
                 // request came in) has no later chance.
-                if connection.receiver.has_deferred_ack()
-                    && (self.staging.can_append(ACK_LEN) || !self.qp.ack_is_deferred.load(Ordering::Acquire))
-                {
+                let has_later_chance =
+                    self.qp.ack_is_deferred.load(Ordering::Acquire) || connection.delayed_ack.is_armed();
+                if connection.receiver.has_deferred_ack() && (self.staging.can_append(ACK_LEN) || !has_later_chance) {
                     self.answer(connection, true);
                 }
                 connection.requests_first = false;

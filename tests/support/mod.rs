@@ -139,6 +139,15 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The same for what has to be seen at once.
+pub fn spin_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// A device on a loopback address of its own.
 pub fn device() -> Device {
     Device::builder().build().unwrap()

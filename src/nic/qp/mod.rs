@@ -1,6 +1,7 @@
 //! A queue pair as the device knows it: its two halves, their attributes, and where completions and events go.
 
 mod congestion;
+mod delayed_ack;
 mod flow;
 mod halves;
 mod modify;
@@ -14,6 +15,8 @@ use super::{
     attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE},
     turn::Turn,
 };
+use delayed_ack::DelayedAck;
+pub(super) use delayed_ack::LONGEST_WAIT;
 pub(super) use flow::PacedFlow;
 pub(crate) use flow::RateLimit;
 use halves::{ReceiveHalf, SendHalf, halves};
@@ -62,7 +65,7 @@ pub(crate) struct Qp {
     pub(super) turn: Turn,
     /// An ACK that was held back is to be sent in the next turn.
     pub(super) flush_ack: AtomicBool,
-    /// It is in the receive side's list of those that hold an ACK back.
+    /// It is in the receive side's list of those that hold an ACK back until nothing more arrives.
     pub(super) ack_is_deferred: AtomicBool,
     /// One of its completion queues has overrun.
     cq_overran: AtomicBool,
@@ -82,6 +85,8 @@ pub(crate) struct Connection {
     pub(super) receiver: ReceiveHalf,
     /// Its part in congestion control, and its limit, if it has any.
     pub(super) flow: Option<Box<PacedFlow>>,
+    /// Whether its ACKs wait for the program's answers.
+    pub(super) delayed_ack: DelayedAck,
     /// The deadline of its entry among the device's timers.
     pub(super) armed: Option<Instant>,
     /// The end of draining has been reported, or is not to be.
@@ -118,6 +123,7 @@ impl Qp {
             sender,
             receiver,
             flow,
+            delayed_ack: DelayedAck::default(),
             armed: None,
             drained: true,
             last_wqe_reached: false,
@@ -335,6 +341,7 @@ impl Nic {
         let result = {
             let mut connection = qp.lock();
             let result = requests(&mut SendPoster { qp, connection: &mut connection });
+            connection.delayed_ack.on_post(|| self.clock.now());
             if matches!(connection.state, QpState::Err | QpState::Sqe) {
                 self.settle(qp, &mut connection, self.clock.now());
             }
@@ -425,6 +432,7 @@ impl Nic {
             cq.purge(qp.number);
         }
         self.timers.disarm(qp.number, connection.armed.take());
+        self.reset_delayed_ack(qp, connection);
         self.restart_flow(qp, connection);
     }
 }
