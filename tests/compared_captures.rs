@@ -189,7 +189,47 @@ fn each_direction_is_told_in_words() {
     assert!(words.contains("of the 1 packets that uroce sent") && words.contains("was never sent:\n"), "{words}");
 }
 
-/// docs/rxe-findings.md, "renumbers": the packets that it tells of.
+#[test]
+fn the_first_packet_of_a_disturbed_exchange_is_told() {
+    let oddity = |packets: &[Sent]| capture(packets).first_oddity().unwrap_or_default();
+    let ack = |psn| sent_by(UROCE, Operation::Acknowledge, psn);
+    assert_eq!(oddity(&[sends([1, 2]), vec![ack(2)], sends([3])].concat()), "");
+    let told = oddity(&[sends([1, 2]), vec![ack(2)], sends([4, 3])].concat());
+    assert!(
+        told.starts_with("a PSN is left out:\n      packet 2:") && told.ends_with("PSN=0x000004 A Len=64"),
+        "{told}"
+    );
+    let told = oddity(&[sends([1, 2]), vec![ack(2)], sends([2, 3])].concat());
+    assert!(told.starts_with("a request is sent again:") && told.ends_with("PSN=0x000002 A Len=64"), "{told}");
+    assert!(
+        oddity(&[sends([1]), vec![nak(1, Syndrome::RnrNak(1))]].concat()).starts_with("a receiver that is not ready:")
+    );
+    assert!(
+        oddity(&[sends([1]), vec![nak(1, Syndrome::Nak(NakCode::RemoteAccess))]].concat())
+            .starts_with("a request is refused:")
+    );
+    // A READ takes as many PSNs as its answer has packets.
+    let read = sent_by(UROCE, Operation::ReadRequest, 1);
+    assert_eq!(oddity(&[vec![read], sends([5])].concat()), "");
+    let mut damaged = sends([1, 2]);
+    damaged[1].bytes[30] ^= 1;
+    assert!(oddity(&damaged).starts_with("a damaged packet:"));
+}
+
+/// docs/rxe-findings.md, "renumbers": pieces of a real exchange. rxe goes back twice, the first time as it should.
+#[test]
+fn captured_renumbered_requests_are_recognised() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop_rxe/renumbered.pcap");
+    let spoilt = Packets::read(&path, UROCE);
+    let told = spoilt.renumbered().expect("it is");
+    let [was, is] = told.split("\n      ").collect::<Vec<_>>()[..] else { panic!("{told}") };
+    assert!(was.starts_with("packet 3:") && was.ends_with("SEND First QP=0x00bc0e PSN=0x0000f0 Len=1024"), "{was}");
+    assert!(is.starts_with("packet 18:") && is.ends_with("SEND Only QP=0x00bc0e PSN=0x0000f0 A Len=0"), "{is}");
+    let before = Packets { list: spoilt.list[..17].to_vec() };
+    assert_eq!((before.renumbered(), before.first_oddity().is_some()), (None, true));
+}
+
+/// The same, as it was seen first.
 #[test]
 fn renumbered_requests_are_recognised() {
     const LENGTH: u32 = 64;

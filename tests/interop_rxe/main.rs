@@ -7,8 +7,8 @@
 //! of its own, and after each the counters of both sides and the captures must agree. Of a case that fails, the captures
 //! stay under target/tmp/interop_rxe/captures, and the first packet in which they differ is told.
 //!
-//! rxe has faults that spoil a case now and then, when it sends again (docs/rxe-findings.md, "renumbers" and "stops").
-//! Such a case is known by its packets, named, and begun again.
+//! rxe has a fault that spoils a case now and then, when it sends again (docs/rxe-findings.md, "renumbers"). Such a case
+//! is known by its packets, named, and begun again.
 //!
 //! Without QEMU or the guest's packages: one line that says so, and exit status 3.
 
@@ -115,7 +115,7 @@ fn run_all(guest: Guest, cases: &[Case], captures: &Path) -> Vec<Outcome> {
     cases.iter().map(|case| run(&guest, case, captures)).collect()
 }
 
-/// How often a case is begun that rxe spoils by a fault of its own.
+/// How often a case is begun that rxe spoils by renumbering its requests.
 const ATTEMPTS: usize = 4;
 
 fn run(guest: &Rc<RefCell<Guest>>, case: &Case, folder: &Path) -> Outcome {
@@ -133,10 +133,10 @@ fn run(guest: &Rc<RefCell<Guest>>, case: &Case, folder: &Path) -> Outcome {
             Err(why) => {
                 // The driver may be in the middle of something.
                 guest.borrow_mut().restart_driver();
-                let spoilt = captures.link.exists().then(|| Packets::read(&captures.link, ours).spoilt()).flatten();
+                let spoilt = captures.link.exists().then(|| Packets::read(&captures.link, ours).renumbered()).flatten();
                 match spoilt {
-                    Some(what) if attempt < ATTEMPTS => {
-                        println!("again  {}: {what}", case.name);
+                    Some(packets) if attempt < ATTEMPTS => {
+                        println!("again  {}: rxe has renumbered its requests:\n      {packets}", case.name);
                         attempt += 1;
                         continue;
                     }
@@ -148,33 +148,40 @@ fn run(guest: &Rc<RefCell<Guest>>, case: &Case, folder: &Path) -> Outcome {
     }
 }
 
-/// Runs a case; returns what it came to, or why it failed.
+/// Runs a case, captured; returns what it came to, or why it failed.
 fn try_once(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Captures) -> Result<Tally, String> {
+    let panicked = |_| Err(std::mem::take(&mut *PANIC.lock().unwrap()));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        guest.borrow().start_capture(&captures.card);
+        let result = panic::catch_unwind(AssertUnwindSafe(|| perform(guest, case, captures)));
+        guest.borrow().end_capture();
+        result.unwrap_or_else(panicked)
+    }));
+    result.unwrap_or_else(panicked)
+}
+
+/// Runs a case; may panic instead of saying why it failed.
+fn perform(guest: &Rc<RefCell<Guest>>, case: &Case, captures: &Captures) -> Result<Tally, String> {
+    let body = match &case.body {
+        Body::Verbs(body) => body,
+        Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &captures.link)),
+    };
     let mut hasher = DefaultHasher::new();
     case.name.hash(&mut hasher);
     let seed = hasher.finish();
-    guest.borrow().start_capture(&captures.card);
-    let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        let body = match &case.body {
-            Body::Verbs(body) => body,
-            Body::Programs(body) => return Ok(body(&mut guest.borrow_mut(), &captures.link)),
-        };
-        let bench = Bench::new(guest, case, captures, seed);
-        let tried = panic::catch_unwind(AssertUnwindSafe(|| {
-            body(&bench);
-            bench.settle()
-        }));
-        tried.map_err(|_| {
-            let mut said = std::mem::take(&mut *PANIC.lock().unwrap());
-            said += &format!("\n    uroce counted: {}", bench.uroce());
-            if let Ok(rxe) = panic::catch_unwind(AssertUnwindSafe(|| bench.rxe())) {
-                said += &format!("\n    rxe counted: {rxe}");
-            }
-            said
-        })
+    let bench = Bench::new(guest, case, captures, seed);
+    let tried = panic::catch_unwind(AssertUnwindSafe(|| {
+        body(&bench);
+        bench.settle()
     }));
-    guest.borrow().end_capture();
-    result.unwrap_or_else(|_| Err(std::mem::take(&mut *PANIC.lock().unwrap())))
+    tried.map_err(|_| {
+        let mut said = std::mem::take(&mut *PANIC.lock().unwrap());
+        said += &format!("\n    uroce counted: {}", bench.uroce());
+        if let Ok(rxe) = panic::catch_unwind(AssertUnwindSafe(|| bench.rxe())) {
+            said += &format!("\n    rxe counted: {rxe}");
+        }
+        said
+    })
 }
 
 fn summary(outcomes: &[Outcome], took: Duration) -> ExitCode {

@@ -79,6 +79,16 @@ impl fmt::Display for Seen {
     }
 }
 
+/// How a request follows those of its sender before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Next,
+    /// It was sent before.
+    Repetition,
+    /// There should be another in between.
+    Skip,
+}
+
 /// The packets of a capture.
 pub(crate) struct Packets {
     pub(crate) list: Vec<Seen>,
@@ -148,25 +158,32 @@ impl Packets {
         self.list.iter().filter(|packet| packet.is_ours == ours && matches(packet)).count()
     }
 
-    /// Which packets are requests that were sent before.
-    fn repetitions(&self) -> Vec<bool> {
-        let mut newest: HashMap<(bool, Qpn), Psn> = HashMap::new();
-        let mut is_repetition = |packet: &Seen| {
-            if !packet.right || !packet.is_request() {
-                return false;
+    /// How each packet that is a request follows those before it.
+    fn steps(&self) -> Vec<Option<Step>> {
+        let mut newest: HashMap<(bool, Qpn), &Seen> = HashMap::new();
+        let mut steps = vec![None; self.list.len()];
+        let packets = self.list.iter().zip(&mut steps);
+        for (packet, step) in packets.filter(|(packet, _)| packet.right && packet.is_request()) {
+            let sender = (packet.is_ours, packet.destination);
+            let found = match newest.get(&sender) {
+                Some(before) if !packet.psn.is_after(before.psn) => Step::Repetition,
+                // A READ takes as many PSNs as its answer has packets.
+                Some(before) if before.operation() == Some(Operation::ReadRequest) => Step::Next,
+                Some(before) if packet.psn != before.psn.next() => Step::Skip,
+                _ => Step::Next,
+            };
+            if found != Step::Repetition {
+                newest.insert(sender, packet);
             }
-            let newest = newest.entry((packet.is_ours, packet.destination)).or_insert(packet.psn.previous());
-            let is_old = !packet.psn.is_after(*newest);
-            *newest = if is_old { *newest } else { packet.psn };
-            is_old
-        };
-        self.list.iter().map(&mut is_repetition).collect()
+            *step = Some(found);
+        }
+        steps
     }
 
     /// How many requests uroce sent a second time.
     pub(crate) fn sent_again(&self) -> u64 {
-        let repeated = self.repetitions();
-        self.list.iter().zip(repeated).filter(|(packet, again)| packet.is_ours && *again).count() as u64
+        let is_repetition = |(packet, step): &(&Seen, Option<Step>)| packet.is_ours && *step == Some(Step::Repetition);
+        self.list.iter().zip(self.steps()).filter(is_repetition).count() as u64
     }
 
     /// The first request that rxe sent with the PSN of another, in words: docs/rxe-findings.md, "renumbers".
@@ -183,7 +200,7 @@ impl Packets {
     /// The first request that rxe sent again although it had every answer that it had asked for, in words:
     /// docs/rxe-findings.md, "stops".
     pub(crate) fn repeated_unasked(&self) -> Option<String> {
-        let repetitions = self.repetitions();
+        let steps = self.steps();
         // The last request that wants an answer, as long as it has none.
         let mut wanted = None;
         for (i, packet) in self.list.iter().enumerate().filter(|(_, packet)| packet.right && packet.is_rc()) {
@@ -196,7 +213,7 @@ impl Packets {
                     _ => {}
                 }
             } else if packet.is_request() {
-                if repetitions[i] && wanted.is_none() {
+                if steps[i] == Some(Step::Repetition) && wanted.is_none() {
                     return Some(lines(&self.list[i.saturating_sub(2)..=i]));
                 }
                 wanted = if packet.ack_request { Some(packet.psn) } else { wanted };
@@ -205,23 +222,16 @@ impl Packets {
         None
     }
 
-    /// What rxe did that spoils any case, if it did, in words.
-    pub(crate) fn spoilt(&self) -> Option<String> {
-        let renumbered = self.renumbered().map(|packets| format!("rxe has renumbered its requests:\n      {packets}"));
-        let unasked =
-            || self.repeated_unasked().map(|packets| format!("rxe stopped, and sent again unasked:{packets}"));
-        renumbered.or_else(unasked)
-    }
-
     /// In words, the first packet that an undisturbed exchange does not have, and the two before it.
     pub(crate) fn first_oddity(&self) -> Option<String> {
-        let repetitions = self.repetitions();
+        let steps = self.steps();
         self.list.iter().enumerate().find_map(|(i, packet)| {
             let why = match (packet.right, packet.syndrome) {
                 (false, _) => "a damaged packet",
                 (_, Some(Syndrome::RnrNak(_))) => "a receiver that is not ready",
                 (_, Some(Syndrome::Nak(_))) => "a request is refused",
-                _ if repetitions[i] => "a request is sent again",
+                _ if steps[i] == Some(Step::Repetition) => "a request is sent again",
+                _ if steps[i] == Some(Step::Skip) => "a PSN is left out",
                 _ => return None,
             };
             Some(format!("{why}:{}", lines(&self.list[i.saturating_sub(2)..=i])))
