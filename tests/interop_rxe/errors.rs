@@ -55,12 +55,22 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
             cases.push(Case::new(name(what, role, family), family, move |bench| run(bench, role)));
         };
         simple(&["refused", "send-too-long"], |bench, role| too_long(bench, role, WcStatus::RemoteInvalidRequest));
-        simple(&["exceeded", "retries"], retries_exceeded);
+        simple(&["exceeded", "retries"], |bench, role| retries_exceeded(bench, role, 3));
+        simple(&["exceeded", "seven-retries"], |bench, role| match role {
+            Role::UroceAsks => retries_exceeded(bench, role, 7),
+            Role::RxeAsks => seven_retries_are_not_exceeded(bench, role),
+        });
         simple(&["exceeded", "rnr-retries"], rnr_retries_exceeded);
         let name = name(&["refused", "send-too-long", "profile-rxe"], role, family);
         let run = move |bench: &Bench| too_long(bench, role, WcStatus::RemoteOperation);
         cases.push(Case::new(name, family, run).with_profile_rxe());
     }
+}
+
+/// Both are in error, rxe as a responder a moment after its NAK.
+fn both_fail(requester: &dyn End, responder: &dyn End) {
+    assert_eq!(requester.state(), ERR);
+    eventually("the responder is in error", || responder.state() == ERR);
 }
 
 /// A request that is not allowed: it ends with an error and changes nothing, what is behind it is flushed, and both
@@ -99,7 +109,7 @@ fn refused(bench: &Bench, role: Role, mtu: Mtu, operation: Operation, wrong: Wro
         _ => WcStatus::RemoteAccess,
     });
     done[1].expect(WcStatus::WorkRequestFlushed);
-    assert_eq!((requester.state(), responder.state()), (ERR, ERR));
+    both_fail(requester, responder);
     requester.check(0, memory, 1);
     responder.check(0, memory, 2);
 }
@@ -121,12 +131,12 @@ fn too_long(bench: &Bench, role: Role, of_uroce: WcStatus) {
         Role::UroceAsks => WcStatus::LocalQpOperation,
         Role::RxeAsks => WcStatus::LocalLength,
     });
-    assert_eq!((requester.state(), responder.state()), (ERR, ERR));
+    both_fail(requester, responder);
 }
 
 /// Nothing that the responder says arrives: `retry_cnt` retries, then the end.
-fn retries_exceeded(bench: &Bench, role: Role) {
-    let setup = Setup { timeout: 12, retry_cnt: 3, ..Setup::new(4096) };
+fn retries_exceeded(bench: &Bench, role: Role, retry_cnt: u8) {
+    let setup = Setup { timeout: 12, retry_cnt, ..Setup::new(4096) };
     let (uroce, rxe) = bench.connect(&setup);
     let (requester, responder) = role.order(&uroce, &rxe);
     responder.receive(&[(1, 0, 100)]);
@@ -142,6 +152,21 @@ fn retries_exceeded(bench: &Bench, role: Role) {
     let sent = bench.packets().of(role == Role::UroceAsks, |packet| packet.psn.value() == first);
     assert_eq!(sent, 1 + usize::from(setup.retry_cnt), "transmissions");
     bench.audit.set(Audit::Unheard);
+}
+
+/// docs/rxe-findings.md: for rxe, seven retries are as many as it takes.
+fn seven_retries_are_not_exceeded(bench: &Bench, role: Role) {
+    let setup = Setup { timeout: 12, retry_cnt: 7, ..Setup::new(4096) };
+    let (uroce, rxe) = bench.connect(&setup);
+    let (requester, responder) = role.order(&uroce, &rxe);
+    responder.receive(&[(1, 0, 100)]);
+    bench.disturb("drop every 1");
+    requester.post(&[Work { wr_id: 1, operation: Operation::Send, offset: 0, length: 100, remote: 0, rkey: 0 }]);
+    eventually("more than seven retries", || bench.packets().of(false, |packet| packet.psn.value() == setup.psn) > 12);
+    bench.disturb("");
+    requester.completion().expect(WcStatus::Success);
+    responder.completion().expect(WcStatus::Success);
+    assert_eq!((requester.state(), responder.state()), (RTS, RTS));
 }
 
 /// No receive is ever posted: `rnr_retry` retries, then the end.
