@@ -147,6 +147,7 @@ pub mod capture;
 pub mod ceiling;
 pub mod clock;
 pub mod congestion;
+mod host_memory;
 pub mod link;
 mod nic;
 pub mod settings;

@@ -2,10 +2,10 @@
 
 use super::{
     Error, Result,
-    host_memory::HostMemory,
     keys::{KeySequence, Random, index},
     windows::{MemoryWindowType, Window},
 };
+use crate::host_memory::HostMemory;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use uroce_protocol::{
@@ -358,7 +358,8 @@ impl Iterator for Pieces<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::host_memory::OwnedMemory, *};
+    use super::*;
+    use crate::host_memory::OwnedMemory;
     use proptest::prelude::*;
 
     const ALL: AccessFlags = AccessFlags::LOCAL_WRITE

@@ -153,12 +153,10 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            host_memory::{HostMemory, OwnedMemory},
-            keys::{Random, with_next_tag},
-        },
+        super::keys::{Random, with_next_tag},
         *,
     };
+    use crate::host_memory::{HostMemory, OwnedMemory};
     use MemoryWindowType::{Type1, Type2};
     use uroce_protocol::{Memory, wire::RKey};
 

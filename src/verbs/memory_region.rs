@@ -1,7 +1,10 @@
 //! Registered memory.
 
 use super::{AccessFlags, Error, ProtectionDomain, RKey, Result, Sge};
-use crate::nic::{HostMemory, OwnedMemory, Registration};
+use crate::{
+    host_memory::{HostMemory, OwnedMemory},
+    nic::Registration,
+};
 use parking_lot::RwLock;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use super::{
     AccessFlags, AddressHandle, AddressHandleAttributes, Context, Error, MemoryRegion, MemoryWindow, MemoryWindowType,
     QpInitAttributes, QueuePair, Result, SharedReceiveQueue, SrqInitAttributes, WorkCompletion, uses::Uses,
 };
-use crate::nic::{HostMemory, OwnedMemory};
+use crate::host_memory::{HostMemory, OwnedMemory};
 use std::sync::Arc;
 use uroce_protocol::wire::GRH_LEN;
 

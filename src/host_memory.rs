@@ -1,7 +1,8 @@
-//! Registered bytes of this process: the only place where the device dereferences a pointer.
+//! Bytes that are not ours alone: the only place where pointers are dereferenced.
 //!
-//! The bytes are shared with the program as with hardware that does DMA. Nothing here makes a reference to them;
-//! they are copied through raw pointers, and whole words where somebody may spin on them.
+//! Registered memory is shared with the program, as with hardware that does DMA; the rings of
+//! [`shm`](crate::link::shm) with another process. Nothing here makes a reference to such bytes; they are copied through
+//! raw pointers, and whole words where somebody may spin on them.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
