@@ -7,7 +7,7 @@
 //! | variable | option | meaning | without it |
 //! |---|---|---|---|
 //! | `UROCE_ADDR` | `--addr` | the IP address that the device stands on | the first free of 127.0.0.1, 127.0.0.2, … |
-//! | `UROCE_LINK` | `--link` | the wire: `udp`, `ether:IFACE` or `dgram:LOCAL,REMOTE` ([`spec`](crate::link::spec)) | `udp` |
+//! | `UROCE_LINK` | `--link` | the wire: `udp`, `shm`, `ether:IFACE` or `dgram:LOCAL,REMOTE` ([`spec`](crate::link::spec)) | `udp` |
 //! | `UROCE_MTU` | `--mtu` | the path MTU: 256, 512, 1024, 2048 or 4096 | the most that the network carries |
 //! | `UROCE_CAPTURE` | `--capture` | the file that every packet is written to ([below](#captures)) | no capture |
 //! | `UROCE_FAULT` | `--fault` | what the network does to packets: rules of [`fault`](crate::link::fault) | nothing |

@@ -66,8 +66,9 @@ struct GlobalOptions {
     /// free of 127.0.0.1, 127.0.0.2, …
     #[arg(long, global = true, value_name = "IP")]
     addr: Option<IpAddr>,
-    /// The wire: udp; ether:IFACE, whole Ethernet frames (CAP_NET_RAW); dgram:LOCAL,REMOTE, the same as datagrams
-    /// between unix sockets, as QEMU's -netdev dgram speaks them. udp, unless said
+    /// The wire: udp; shm, shared memory to devices of this machine that say so too, and udp to all others;
+    /// ether:IFACE, whole Ethernet frames (CAP_NET_RAW); dgram:LOCAL,REMOTE, the same as datagrams between unix
+    /// sockets, as QEMU's -netdev dgram speaks them. udp, unless said
     #[arg(long, global = true, value_name = "WIRE")]
     link: Option<LinkSpec>,
     /// Payload bytes a packet: 256, 512, 1024, 2048 or 4096; without it, the most that both ports carry

@@ -280,6 +280,14 @@ impl<L: Link> Link for Capture<L> {
         self.inner.readiness()
     }
 
+    fn arm(&self, now: Instant) -> bool {
+        self.inner.arm(now)
+    }
+
+    fn disown(&self) -> io::Result<()> {
+        self.inner.disown()
+    }
+
     fn join(&self, group: IpAddr) -> io::Result<()> {
         self.inner.join(group)
     }

@@ -6,6 +6,7 @@
 //!
 //! - [`udp`]: UDP sockets, for any machine and without privilege.
 //! - [`ether`]: whole Ethernet frames, through a network interface or to a QEMU guest.
+//! - [`shm`]: a short way between devices of one machine, through memory that they share.
 //! - [`sim`]: a network in virtual time, for tests.
 //! - [`fault`]: a wrapper that drops, delays, reorders, corrupts …
 //! - [`capture`]: a wrapper that writes down what passes.
@@ -32,6 +33,7 @@
 pub mod capture;
 pub mod ether;
 pub mod fault;
+pub mod shm;
 pub mod sim;
 pub mod spec;
 pub(crate) mod sys;
@@ -43,6 +45,7 @@ pub mod udp;
 pub use capture::{Capture, CaptureFile};
 pub use ether::{EtherConfig, EtherLink};
 pub use fault::{Fault, FaultSpec};
+pub use shm::Shm;
 pub use spec::LinkSpec;
 pub use trace::Trace;
 pub use udp::{UdpConfig, UdpLink, free_loopback_address};
@@ -199,6 +202,14 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// [`Self::join`] it may be another.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Called before somebody waits for [`Self::readiness`]: from now on the descriptor becomes readable when a train
+    /// arrives, where it does not always. Returns whether there is something to wait for; not when a train has arrived
+    /// already.
+    fn arm(&self, now: Instant) -> bool {
+        let _ = now;
+        true
+    }
+
     /// Becomes a member of a multicast group: from now on what is sent to it arrives here too, the link's own trains
     /// included. Joining a group twice is joining it once.
     ///
@@ -220,6 +231,14 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Lets go of what was held back until `now`.
     fn handle_timeout(&self, now: Instant) {
         let _ = now;
+    }
+
+    /// In a forked child: lets go of the wire, which is the parent's. Nothing else may be done with the link then.
+    ///
+    /// # Errors
+    /// What the system says when there is no descriptor to be had.
+    fn disown(&self) -> io::Result<()> {
+        self.readiness().map_or(Ok(()), sys::replace_by_null)
     }
 }
 
@@ -267,5 +286,13 @@ impl<L: Link + ?Sized> Link for Arc<L> {
 
     fn handle_timeout(&self, now: Instant) {
         (**self).handle_timeout(now);
+    }
+
+    fn arm(&self, now: Instant) -> bool {
+        (**self).arm(now)
+    }
+
+    fn disown(&self) -> io::Result<()> {
+        (**self).disown()
     }
 }

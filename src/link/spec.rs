@@ -3,6 +3,7 @@
 //! | text | wire |
 //! |---|---|
 //! | `udp` | UDP sockets ([`UdpLink`]), which is what there is without a word |
+//! | `shm` | shared memory to devices of this machine and user that are on it too ([`Shm`]), UDP sockets to all others |
 //! | `ether:IFACE` | Ethernet frames through a network interface ([`EtherLink::on_interface`]) |
 //! | `dgram:LOCAL,REMOTE` | Ethernet frames as datagrams between two unix sockets ([`EtherLink::on_datagrams`]) |
 //!
@@ -10,7 +11,7 @@
 //! and how many bits of the own address say what can be reached without it), and `dgram` with `mtu=9000` (that of the
 //! network at the other end; 1500 without it).
 
-use super::{EtherConfig, EtherLink, Link, UdpLink, ether::Gateway, ether::MacAddress, sys};
+use super::{EtherConfig, EtherLink, Link, Shm, UdpLink, ether::Gateway, ether::MacAddress, sys};
 use std::{fmt, io, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc};
 use thiserror::Error;
 
@@ -23,6 +24,8 @@ pub enum LinkSpec {
     /// UDP sockets.
     #[default]
     Udp,
+    /// Shared memory on this machine, UDP sockets beyond.
+    Shm,
     /// Ethernet frames through an interface.
     Interface {
         /// Its name.
@@ -58,11 +61,11 @@ pub struct EtherOptions {
 pub struct LinkSpecError(String);
 
 impl LinkSpec {
-    /// Opens the wire for a device at `address`. Without one, `udp` takes the first free loopback address, and
+    /// Opens the wire for a device at `address`. Without one, `udp` and `shm` take the first free loopback address, and
     /// `ether` the interface's own.
     ///
     /// # Errors
-    /// As [`UdpLink::open`], [`UdpLink::open_loopback`], [`EtherLink::on_interface`], [`EtherLink::on_datagrams`];
+    /// As [`UdpLink::open`], [`UdpLink::open_loopback`], [`Shm::new`], [`EtherLink::on_interface`], [`EtherLink::on_datagrams`];
     /// `InvalidInput` where an address has to be said.
     pub fn open(&self, address: Option<IpAddr>) -> io::Result<Arc<dyn Link>> {
         let nameless = |what: &str| {
@@ -70,6 +73,7 @@ impl LinkSpec {
         };
         Ok(match self {
             Self::Udp => Arc::new(UdpLink::open_here(address)?),
+            Self::Shm => Arc::new(Shm::new(UdpLink::open_here(address)?)?),
             Self::Interface { name, options } => {
                 let address = match address {
                     Some(address) => address,
@@ -132,6 +136,7 @@ impl FromStr for LinkSpec {
         let mut options = EtherOptions::default();
         match kind {
             "udp" if rest.is_empty() => Ok(Self::Udp),
+            "shm" if rest.is_empty() => Ok(Self::Shm),
             "ether" => {
                 let name = next("which interface? as in ether:eth0")?;
                 for option in parts {
@@ -154,7 +159,7 @@ impl FromStr for LinkSpec {
                 }
                 Ok(Self::Datagrams { local, remote, mtu, options })
             }
-            _ => Err(wrong(text, "a link is udp, ether:IFACE or dgram:LOCAL,REMOTE")),
+            _ => Err(wrong(text, "a link is udp, shm, ether:IFACE or dgram:LOCAL,REMOTE")),
         }
     }
 }
@@ -163,6 +168,7 @@ impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp => f.write_str("udp"),
+            Self::Shm => f.write_str("shm"),
             Self::Interface { name, options } => write!(f, "ether:{name}{options}"),
             Self::Datagrams { local, remote, mtu, options } => {
                 write!(f, "dgram:{},{}", local.display(), remote.display())?;
@@ -195,6 +201,7 @@ mod tests {
     fn texts_and_wires() {
         for text in [
             "udp",
+            "shm",
             "ether:eth0",
             "ether:eth0.5,mac=02:00:0a:4d:00:02,gateway=10.77.0.254/24",
             "dgram:/tmp/uroce,/tmp/guest",
@@ -207,7 +214,7 @@ mod tests {
     #[test]
     fn what_is_no_wire_is_explained() {
         for (text, explanation) in [
-            ("", "a link is udp, ether:IFACE or dgram:LOCAL,REMOTE"),
+            ("", "a link is udp, shm, ether:IFACE or dgram:LOCAL,REMOTE"),
             ("tcp", "tcp: a link is"),
             ("udp:4791", "a link is"),
             ("ether", "which interface?"),

@@ -1,5 +1,5 @@
 //! The socket calls that the standard library and socket2 lack: `sendmsg` and `recvmsg` with control messages, and
-//! the interface of an address. All of the link's `unsafe` is here.
+//! the interface of an address. All of the links' system calls that want `unsafe` are here, but for those that map memory.
 
 use std::{
     ffi::{CStr, CString, c_int, c_void},

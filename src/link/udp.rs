@@ -261,6 +261,12 @@ impl Link for UdpLink {
     fn leave(&self, group: IpAddr) -> io::Result<()> {
         self.groups.leave(group)
     }
+
+    fn disown(&self) -> io::Result<()> {
+        self.groups.disown()?;
+        let others = self.ports.iter().filter_map(OnceLock::get).flatten().map(|port| &port.socket);
+        others.chain([&self.socket]).try_for_each(|socket| sys::replace_by_null(socket.as_fd()))
+    }
 }
 
 impl AsFd for UdpLink {

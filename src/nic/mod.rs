@@ -78,8 +78,8 @@ use regions::RegionTable;
 use srq::SrqTable;
 use std::{
     collections::VecDeque,
+    io,
     net::IpAddr,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -218,9 +218,9 @@ impl Nic {
         self.clock.now()
     }
 
-    /// The descriptor by which the link receives.
-    pub(crate) fn wire(&self) -> Option<BorrowedFd<'_>> {
-        self.link.readiness()
+    /// In a forked child: lets go of the wire.
+    pub(crate) fn disown(&self) -> io::Result<()> {
+        self.link.disown()
     }
 
     /// A number for a protection domain or completion queue.

@@ -183,10 +183,10 @@ impl Nic {
     /// Sleeps until the link is ready, a deadline passes, or somebody leaves something behind.
     fn watch(&self) {
         self.sleeper.lie_down(WATCHING);
-        if self.sleeper.is_stopping() {
+        let now = self.clock.now();
+        if self.sleeper.is_stopping() || !self.link.arm(now) {
             return;
         }
-        let now = self.clock.now();
         let mut timeout = self.next_deadline().map(|deadline| deadline.saturating_duration_since(now));
         if self.transmitter.is_blocked() {
             // Which of the link's sockets is full is the link's secret.

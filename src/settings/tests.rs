@@ -77,7 +77,7 @@ fn paths_are_handed_on_from_the_root() {
 fn a_wrong_value_is_named_with_its_variable_and_its_cure() {
     for (variable, value, cure) in [
         ("UROCE_ADDR", "localhost", "IPv4 or IPv6 address"),
-        ("UROCE_LINK", "tcp", "a link is udp, ether:IFACE or dgram:LOCAL,REMOTE"),
+        ("UROCE_LINK", "tcp", "a link is udp, shm, ether:IFACE or dgram:LOCAL,REMOTE"),
         ("UROCE_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
         ("UROCE_FAULT", "dorp 1%", "dorp"),
         ("UROCE_CONGESTION", "cubic", "congestion control is dcqcn, timely or off"),

@@ -5,7 +5,7 @@ use crate::{
     clock::{Clock, MonotonicClock},
     congestion::Congestion,
     link::{
-        Link, sys,
+        Link,
         udp::{UdpConfig, UdpLink},
     },
     nic::{Nic, Parts, ProgressThread},
@@ -280,10 +280,7 @@ impl Device {
         if let Some(status) = &self.shared.status {
             status.disown().map_err(|error| Error::os("the status socket is still held", error))?;
         }
-        match self.nic().wire() {
-            Some(wire) => sys::replace_by_null(wire).map_err(|error| Error::os("the wire is still held", error)),
-            None => Ok(()),
-        }
+        self.nic().disown().map_err(|error| Error::os("the wire is still held", error))
     }
 
     pub(super) fn nic(&self) -> &Arc<Nic> {

@@ -14,10 +14,13 @@ use std::{
     os::fd::AsFd,
     time::{Duration, Instant},
 };
-use uroce::verbs::{
-    AccessFlags, AsyncEvent, Buffers, CompletionChannel, CompletionQueue, Connection, Context, Device, MemoryRegion,
-    ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, QpType, QueuePair, ReceiveWorkRequest, SendOperation,
-    SendWorkRequest, Sge, Target, WorkCompletion,
+use uroce::{
+    settings::Settings,
+    verbs::{
+        AccessFlags, AsyncEvent, Buffers, CompletionChannel, CompletionQueue, Connection, Context, Device,
+        MemoryRegion, ProtectionDomain, Psn, QpCapabilities, QpInitAttributes, QpType, QueuePair, ReceiveWorkRequest,
+        SendOperation, SendWorkRequest, Sge, Target, WorkCompletion,
+    },
 };
 
 /// Every right that a region can give.
@@ -148,9 +151,9 @@ pub fn spin_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A device on a loopback address of its own.
+/// A device on a loopback address of its own, and on the wire that `UROCE_LINK` names.
 pub fn device() -> Device {
-    Device::builder().build().unwrap()
+    Settings::from_env().unwrap().device().unwrap().build().unwrap()
 }
 
 /// A device on the IPv6 loopback address, of which there is one: waits until it is free.

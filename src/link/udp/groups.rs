@@ -6,7 +6,7 @@
 //! away what arrives at interfaces that others have joined the group at.
 
 use super::{Local, UdpConfig, prepare_receiving, receive_one};
-use crate::link::{Arrival, ReceiveBuffer, no_member};
+use crate::link::{Arrival, ReceiveBuffer, no_member, sys};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use socket2::{InterfaceIndexOrAddress, Socket};
@@ -99,6 +99,14 @@ impl Groups {
         joined.groups.swap_remove(at);
         self.is_used.store(!joined.groups.is_empty(), Ordering::Release);
         Ok(())
+    }
+
+    /// In a forked child: lets go of the groups' sockets.
+    pub(super) fn disown(&self) -> io::Result<()> {
+        // A thread of the parent's may have been at them when it forked. The child is then a member too, as long as it
+        // lives, which changes nothing for the parent.
+        let Some(joined) = self.joined.try_lock() else { return Ok(()) };
+        joined.groups.iter().try_for_each(|group| sys::replace_by_null(group.socket.as_fd()))
     }
 
     fn readiness_of(&self, own: &Socket) -> io::Result<BorrowedFd<'_>> {
