@@ -30,6 +30,7 @@ mod event;
 mod event_queue;
 mod gid;
 mod keys;
+mod linger;
 mod multicast;
 mod progress;
 mod qp;

@@ -22,23 +22,34 @@ const VAIN_POLLS: u32 = 32;
 /// How many turns a doorbell gives to queue pairs before it goes back to its caller.
 const DOORBELL_TURNS: usize = 64;
 
+/// What came of going round once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Driven {
+    /// There was nothing to do.
+    Nothing,
+    /// A deadline had passed, or something left.
+    Acted,
+    /// Trains have come in.
+    Received,
+}
+
 impl Nic {
     /// Takes in what has arrived, acts on deadlines that have passed, and sends what may be sent, until there is
     /// nothing left to do. Returns whether there was anything.
     pub(crate) fn drive(&self) -> bool {
         let mut acted = false;
-        while self.pass(BURST) {
+        while self.pass(BURST) > Driven::Nothing {
             acted = true;
         }
         self.leave();
         acted
     }
 
-    /// Goes round once. Returns whether there was anything to do.
-    pub(super) fn drive_once(&self) -> bool {
-        let acted = self.pass(BURST);
+    /// Goes round once.
+    pub(super) fn drive_once(&self) -> Driven {
+        let driven = self.pass(BURST);
         self.leave();
-        acted
+        driven
     }
 
     /// Drives on behalf of a thread that polls: takes in one train at most, so that the program sees what it brought
@@ -47,17 +58,17 @@ impl Nic {
         if !self.polled.load(Ordering::Relaxed) {
             self.polled.store(true, Ordering::Relaxed);
         }
-        let acted = self.pass(1);
+        let driven = self.pass(1);
         self.leave();
-        if acted {
+        if driven > Driven::Nothing {
             self.vain_polls.store(0, Ordering::Relaxed);
         } else if self.vain_polls.fetch_add(1, Ordering::Relaxed) >= VAIN_POLLS {
             std::thread::yield_now();
         }
     }
 
-    /// Looks after everything once, and takes in `trains` trains at most. Returns whether there was anything to do.
-    fn pass(&self, trains: usize) -> bool {
+    /// Looks after everything once, and takes in `trains` trains at most.
+    fn pass(&self, trains: usize) -> Driven {
         let unblocked = self.unblock();
         let received = self.receive(trains);
         let expired = match received {
@@ -71,7 +82,11 @@ impl Nic {
             }
         };
         let served = self.serve_ready();
-        unblocked || expired || matches!(received, Received::Trains(_)) || served
+        match received {
+            Received::Trains(_) => Driven::Received,
+            _ if unblocked || expired || served => Driven::Acted,
+            _ => Driven::Nothing,
+        }
     }
 
     /// Something was posted: transmits for the queue pair on this thread, unless another is at it.

@@ -3,14 +3,15 @@
 //! It *watches* (sleeps until the link is readable, a deadline passes, or somebody wakes it) as long as that is of
 //! use: one-sided operations reach a process that never polls, event-driven programs are woken. When it finds
 //! that program threads poll, it *naps*: it looks once a millisecond whether polls have stopped, and costs the
-//! pollers nothing. A completion queue that is armed, and polls that stop, end the nap.
+//! pollers nothing. A completion queue that is armed, and polls that stop, end the nap. Before it sleeps it may *linger*
+//! ([`linger`](super::linger)), and look for what is likely to come soon.
 //!
 //! A program may poll for its own completions but wait for its peer's bytes by spinning on memory, as ib_write_lat
 //! does. It seems to poll all the time, and if it is out of step with its peer ([`super::qp`]: delayed ACKs) nobody
 //! takes packets in as soon as the thread naps. So a nap that ends with packets that nobody took in is not repeated
 //! soon, and ever less soon.
 
-use super::{Error, Nic, Result};
+use super::{Error, Nic, Result, linger::Linger, progress::Driven};
 use crate::link::sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::{
@@ -22,6 +23,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+use uroce_protocol::Instant;
 
 /// How often the thread, awake or napping, looks whether polls go on. It looks at spans of time, not at its own
 /// rounds: on a machine with few processors the thread itself keeps the polling threads from theirs.
@@ -35,6 +37,9 @@ const GOOD_NAP: Duration = Duration::from_millis(20);
 /// How long it stays awake after the first nap that left packets lying, and at most after many.
 const WAKEFUL: Duration = Duration::from_millis(50);
 const MOST_WAKEFUL: Duration = Duration::from_secs(10);
+/// After so many looks in a row at which others polled, and it had taken nothing in since the one before, it need not stay
+/// awake any longer.
+const IDLE_LOOKS: u32 = 4;
 /// How often a link without a descriptor is looked after.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -149,19 +154,31 @@ impl Nic {
         let mut wakeful = WAKEFUL;
         let mut awake_until = self.clock.now();
         let mut last_look = awake_until;
+        let mut linger = Linger::new(awake_until);
+        let (mut has_received, mut idle_looks) = (false, 0);
         while !self.sleeper.is_stopping() {
-            let acted = self.drive_once();
+            let driven = self.drive_once();
+            has_received |= driven == Driven::Received;
             let now = self.clock.now();
             let span = now - last_look;
             if span < LOOK {
-                if !acted {
-                    self.watch();
+                if driven == Driven::Nothing {
+                    if self.linger(&mut linger, now) {
+                        has_received = true;
+                    } else {
+                        self.watch(&mut linger);
+                    }
                 }
                 continue;
             }
             last_look = now;
             // Polls in a long span may be long past.
             let others_poll = self.polled.swap(false, Ordering::Relaxed) && span < 2 * LOOK;
+            idle_looks = if others_poll && !has_received { idle_looks + 1 } else { 0 };
+            has_received = false;
+            if idle_looks >= IDLE_LOOKS {
+                awake_until = now;
+            }
             if !others_poll || self.is_armed() || now < awake_until {
                 continue;
             }
@@ -180,8 +197,30 @@ impl Nic {
         self.armed.load(Ordering::SeqCst) > 0
     }
 
+    /// Goes on looking for as long as packets are likely to come soon, unless a program thread does. Returns whether
+    /// they have come.
+    fn linger(&self, linger: &mut Linger, start: Instant) -> bool {
+        let Some(length) = linger.length(start) else { return false };
+        loop {
+            if self.polled.load(Ordering::Relaxed) {
+                return false;
+            }
+            let driven = self.drive_once();
+            let now = self.clock.now();
+            if driven == Driven::Received {
+                linger.found(now - start);
+                return true;
+            }
+            if now - start >= length {
+                linger.missed(now);
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// Sleeps until the link is ready, a deadline passes, or somebody leaves something behind.
-    fn watch(&self) {
+    fn watch(&self, linger: &mut Linger) {
         self.sleeper.lie_down(WATCHING);
         let now = self.clock.now();
         if self.sleeper.is_stopping() || !self.link.arm(now) {
@@ -197,6 +236,7 @@ impl Nic {
             timeout = Some(timeout.map_or(TICK, |timeout| timeout.min(TICK)));
         }
         self.sleeper.wait(readiness.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)), timeout);
+        linger.slept(self.clock.now() - now);
     }
 
     /// Sleeps while program threads poll. Returns whether they have stopped and left packets lying.
@@ -214,6 +254,6 @@ impl Nic {
             quiet = if self.polled.swap(false, Ordering::Relaxed) { 0 } else { quiet + 1 };
             look = (look + look / 8).min(SELDOM_LOOK);
         }
-        self.drive_once()
+        self.drive_once() > Driven::Nothing
     }
 }
