@@ -1,10 +1,6 @@
 //! From trains to state machines: what arrives, whether it is a packet, whose it is, and whether it may be.
 
-use super::{
-    Nic, Qp, QpState, QpType,
-    counters::add,
-    qp::{Connection, LONGEST_WAIT},
-};
+use super::{Nic, Qp, QpState, QpType, counters::add, qp::Connection};
 use crate::link::{Arrival, ReceiveBuffer};
 use std::{
     net::IpAddr,
@@ -12,12 +8,16 @@ use std::{
 };
 use uroce_protocol::{
     Instant,
+    time::Duration,
     ud::MULTICAST,
     wire::{
         DatagramHeader, GRH_LEN, PKey, Packet, Qpn, Service,
         icrc::{Flow, IpIdPolicy},
     },
 };
+
+/// How long an ACK is held back while packets keep coming.
+const LONGEST_WAIT: Duration = Duration::from_micros(100);
 
 /// What a TTL is taken to be that the link does not see: most systems' own.
 const UNKNOWN_HOP_LIMIT: u8 = 64;
@@ -61,7 +61,7 @@ impl Nic {
     ///
     /// ACKs are held back until a call finds that nothing more has arrived, so that one covers a whole burst, and
     /// what has just been taken in gets to the program before its ACK gets to the peer. Those that wait for the
-    /// program's answer ([`super::qp::LONGEST_WAIT`]) are held back longer.
+    /// program's answer ([`super::qp`]: delayed ACKs) are held back longer.
     pub(super) fn receive(&self, trains: usize) -> Received {
         let Some(mut side) = self.receive.try_lock() else { return Received::Busy };
         // Read under the lock, so that what arrives later is stamped later.
@@ -92,6 +92,9 @@ impl Nic {
 
     /// Has the first `count` of the ACKs sent that are held back.
     fn flush_acks(&self, deferred: &mut Vec<Deferred>, count: usize) {
+        if count == 0 {
+            return;
+        }
         for Deferred { qp, .. } in deferred.drain(..count) {
             qp.ack_is_deferred.store(false, Ordering::Release);
             self.flush_ack(qp);
@@ -133,7 +136,7 @@ impl Nic {
     ) {
         let mut has_responses = false;
         let mut notifies = false;
-        let is_urgent;
+        let has_output;
         {
             let mut connection = qp.lock();
             let held_ack_back = connection.receiver.has_deferred_ack();
@@ -161,7 +164,9 @@ impl Nic {
                 }
             }
             self.settle(&qp, &mut connection, now);
-            is_urgent = connection.receiver.has_urgent_output();
+            has_output = notifies
+                || (has_responses && connection.sender.waits_for_responses())
+                || connection.receiver.has_urgent_output();
             if connection.receiver.has_deferred_ack()
                 && !self.delay_ack(now, &qp, &mut connection, !held_ack_back)
                 && !qp.ack_is_deferred.swap(true, Ordering::AcqRel)
@@ -169,7 +174,7 @@ impl Nic {
                 deferred.push(Deferred { qp: qp.clone(), since: now });
             }
         }
-        if has_responses || is_urgent || notifies {
+        if has_output {
             self.schedule(qp);
         }
     }

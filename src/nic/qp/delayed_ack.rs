@@ -7,9 +7,9 @@
 //!
 //! TCP does the same (delayed acknowledgments, RFC 1122, 4.2.3.2; Linux: "ping-pong mode"). The rule:
 //!
-//! - A program *answers* when it posts a send within [`LONGEST_WAIT`] of a request that has come in while nothing of
+//! - A program *answers* when it posts a send within [`ANSWER_WAIT`] of a request that has come in while nothing of
 //!   its own was outstanding. Once it has answered [`ANSWERS`] such requests in a row, their ACKs are delayed.
-//! - An ACK is delayed until the answer leaves, and for [`LONGEST_WAIT`] at most. If that passes, the program does not
+//! - An ACK is delayed until the answer leaves, and for [`ANSWER_WAIT`] at most. If that passes, the program does not
 //!   answer any more, and has to show anew that it does.
 //! - While something of its own is outstanding, ACKs are not delayed: its program may be waiting too. So the two ends
 //!   of a connection never delay at the same time.
@@ -23,9 +23,10 @@ use super::{super::Nic, Connection, Qp};
 use std::sync::{Arc, atomic::Ordering};
 use uroce_protocol::{Instant, time::Duration};
 
-/// How long an ACK is held back at most: for the program's answer, or while packets keep coming. A program that waits
-/// for an event is woken and has answered in that time, unless the machine is busy.
-pub(in crate::nic) const LONGEST_WAIT: Duration = Duration::from_micros(100);
+/// How soon an answer is one, and how long its ACK waits for it at most. A program that waits for an event is woken and has
+/// answered in a tenth of that time, but not on an emulated processor. Half the shortest ACK timeout that peers are
+/// likely to have (code 8, 1 ms).
+const ANSWER_WAIT: Duration = Duration::from_micros(500);
 
 /// How many answers in a row make a program one that answers. So many prompt ACKs pay for one that has waited in vain.
 const ANSWERS: u8 = 8;
@@ -52,14 +53,14 @@ impl DelayedAck {
     /// The program has posted sends.
     pub(super) fn on_post(&mut self, now: impl FnOnce() -> Instant) {
         if let Some(requested) = self.requested.take() {
-            let is_answer = now() - requested <= LONGEST_WAIT;
+            let is_answer = now() - requested <= ANSWER_WAIT;
             self.answers = if is_answer { ANSWERS.min(self.answers + 1) } else { 0 };
         }
     }
 
     /// Until when an ACK waits for the answer, if it does.
     fn deadline(&self) -> Option<Instant> {
-        self.requested.filter(|_| self.answers == ANSWERS).map(|requested| requested + LONGEST_WAIT)
+        self.requested.filter(|_| self.answers == ANSWERS).map(|requested| requested + ANSWER_WAIT)
     }
 
     /// The answer has not come in time.

@@ -160,6 +160,15 @@ impl SendHalf {
         each!(Self, self, requester => requester.is_idle())
     }
 
+    /// Whether a response may let something leave: there are work requests.
+    pub(crate) fn waits_for_responses(&self) -> bool {
+        match self {
+            Self::Rc(requester) => requester.queued() > 0,
+            // There are none.
+            Self::Uc(_) | Self::Ud(_) => false,
+        }
+    }
+
     pub(crate) fn flush(&mut self) {
         each!(Self, self, requester => requester.flush());
     }

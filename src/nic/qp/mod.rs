@@ -16,7 +16,6 @@ use super::{
     turn::Turn,
 };
 use delayed_ack::DelayedAck;
-pub(super) use delayed_ack::LONGEST_WAIT;
 pub(super) use flow::PacedFlow;
 pub(crate) use flow::RateLimit;
 use halves::{ReceiveHalf, SendHalf, halves};
