@@ -309,6 +309,19 @@ fn what_a_device_has_counted_is_told() {
     }
 }
 
+#[test]
+fn programs_of_one_machine_share_memory() {
+    for program in ["ibv_rc_pingpong", "ib_write_lat"] {
+        let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "perftest" };
+        if !is_here(program, package) {
+            continue;
+        }
+        let output = run(&["run", "-vv", "--link", "shm", "--", "sh", "-c", &two_sides(program)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output).matches("a short way is open").count(), 2, "{}", stderr(&output));
+    }
+}
+
 /// A shell script that runs both sides of a program of perftest's kind.
 fn two_sides(program: &str) -> String {
     let port = free_port();
