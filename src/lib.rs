@@ -143,6 +143,7 @@
 //! - `cli` (default): the `uroce` command. Without it the library has far fewer dependencies.
 //! - `log` (part of `cli`): `Settings::start_log`, the log on standard error.
 
+mod bell;
 pub mod capture;
 pub mod ceiling;
 pub mod clock;

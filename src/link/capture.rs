@@ -17,7 +17,7 @@
 //! Records bear the time of day in nanoseconds. On a link in virtual time they bear that, counted from 1970: the
 //! same simulation gives the same file.
 
-use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train};
+use super::{Arrival, DEFAULT_HOP_LIMIT, Link, LinkLimits, ReceiveBuffer, Train};
 use parking_lot::ReentrantMutex;
 use pcap_file::{
     DataLink, PcapError,
@@ -58,9 +58,6 @@ const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
 /// No record waits, in [`Capture::flush_at`].
 const NEVER: u64 = u64::MAX;
-
-/// The time to live that Linux gives packets, and that others most often have.
-const HOP_LIMIT: u8 = 64;
 
 /// A pcapng file that links write to. It is complete when it is dropped or [flushed](Self::flush).
 pub struct CaptureFile {
@@ -243,7 +240,7 @@ impl<L: Link> Link for Capture<L> {
             destination: train.destination,
             source_port: train.source_port,
             traffic_class: train.traffic_class,
-            hop_limit: train.hop_limit.unwrap_or(HOP_LIMIT),
+            hop_limit: train.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
             ip_id: 0,
             udp_checksum: true,
         };
@@ -261,7 +258,7 @@ impl<L: Link> Link for Capture<L> {
             destination: arrival.destination,
             source_port: arrival.source_port,
             traffic_class: arrival.traffic_class,
-            hop_limit: arrival.hop_limit.unwrap_or(HOP_LIMIT),
+            hop_limit: arrival.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
             ip_id: 0,
             udp_checksum: true,
         };

@@ -56,6 +56,9 @@ use uroce_protocol::Instant;
 /// The most bytes that a train holds: the largest UDP payload over IPv4.
 pub const MAX_TRAIN_BYTES: usize = 65_507;
 
+/// The TTL or hop limit of a packet that names none: most systems' own.
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
+
 /// Packets to send: BTH to ICRC each, end to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Train<'a> {

@@ -41,7 +41,7 @@ mod port;
 pub use path::{EcnMarking, PathConditions};
 pub use port::PortConditions;
 
-use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, no_member};
+use super::{Arrival, DEFAULT_HOP_LIMIT, Link, LinkLimits, ReceiveBuffer, Train, no_member};
 use crate::clock::{Clock, VirtualClock};
 use parking_lot::Mutex;
 use path::{Passage, Path};
@@ -101,9 +101,6 @@ struct State {
     /// Breaks ties between deliveries of one instant: first sent, first received.
     deliveries: u64,
 }
-
-/// What a packet's TTL is that does not ask for another.
-const HOP_LIMIT: u8 = 64;
 
 /// What is on its way to a link, by the instant of its arrival.
 type Inbox = BTreeMap<(Instant, u64), Delivery>;
@@ -263,7 +260,7 @@ impl State {
             source_port: train.source_port,
             destination: train.destination,
             traffic_class,
-            hop_limit: Some(train.hop_limit.unwrap_or(HOP_LIMIT)),
+            hop_limit: Some(train.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT)),
             ip_id: from.is_ipv4().then_some(ip_id),
             segment_size,
             length,

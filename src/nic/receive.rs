@@ -1,7 +1,7 @@
 //! From trains to state machines: what arrives, whether it is a packet, whose it is, and whether it may be.
 
 use super::{Nic, Qp, QpState, QpType, counters::add, qp::Connection};
-use crate::link::{Arrival, ReceiveBuffer};
+use crate::link::{Arrival, DEFAULT_HOP_LIMIT, ReceiveBuffer};
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
@@ -18,9 +18,6 @@ use uroce_protocol::{
 
 /// How long an ACK is held back while packets keep coming.
 const LONGEST_WAIT: Duration = Duration::from_micros(100);
-
-/// What a TTL is taken to be that the link does not see: most systems' own.
-const UNKNOWN_HOP_LIMIT: u8 = 64;
 
 /// What one thread at a time works with to take packets in.
 #[derive(Debug, Default)]
@@ -263,7 +260,7 @@ fn network_header(arrival: &Arrival, ip_id: u16, packet: &Packet<'_>) -> [u8; GR
         destination: arrival.destination,
         source_port: arrival.source_port,
         traffic_class: arrival.traffic_class,
-        hop_limit: arrival.hop_limit.unwrap_or(UNKNOWN_HOP_LIMIT),
+        hop_limit: arrival.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
         ip_id,
         udp_checksum: false,
     };

@@ -12,10 +12,9 @@
 //! soon, and ever less soon.
 
 use super::{Error, Nic, Result, linger::Linger, progress::Driven};
-use crate::link::sys;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use crate::{bell::Bell, link::sys};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering, fence},
@@ -54,15 +53,14 @@ const NAPPING: u8 = 2;
 /// How the thread sleeps and is woken.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    wake: OwnedFd,
+    wake: Bell,
     state: AtomicU8,
     is_stopping: AtomicBool,
 }
 
 impl Sleeper {
     pub(crate) fn new() -> Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::os("no event descriptor", errno.into()))?;
+        let wake = Bell::new().map_err(|error| Error::os("no event descriptor", error))?;
         Ok(Self { wake, state: AtomicU8::new(AWAKE), is_stopping: AtomicBool::new(false) })
     }
 
@@ -86,13 +84,8 @@ impl Sleeper {
         if self.state.load(Ordering::Relaxed) == state
             && self.state.compare_exchange(state, AWAKE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         {
-            self.wake();
+            self.wake.ring();
         }
-    }
-
-    fn wake(&self) {
-        // Fails only when 2⁶⁴ wake-ups wait.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Announces that the thread is about to sleep. From here on whoever wants it wakes it; what happened before, it
@@ -113,7 +106,7 @@ impl Sleeper {
             None => poll(&mut [wake], timeout.as_ref()),
         };
         self.state.store(AWAKE, Ordering::SeqCst);
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        self.wake.silence();
     }
 
     fn is_stopping(&self) -> bool {
@@ -141,7 +134,7 @@ impl ProgressThread {
 impl Drop for ProgressThread {
     fn drop(&mut self) {
         self.nic.sleeper.is_stopping.store(true, Ordering::SeqCst);
-        self.nic.sleeper.wake();
+        self.nic.sleeper.wake.ring();
         if let Some(thread) = self.thread.take() {
             // It fails when the thread has panicked, which has been reported then.
             let _ = thread.join();

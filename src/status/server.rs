@@ -1,9 +1,9 @@
 //! The side that tells.
 
 use super::{DeviceStatus, MOST_QUEUE_PAIRS, PATIENCE, address, prefix, text};
-use crate::{link::sys, nic::Nic};
+use crate::{bell::Bell, link::sys, nic::Nic};
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    event::{PollFd, PollFlags, poll},
     process::geteuid,
 };
 use socket2::{Domain, Socket, Type};
@@ -11,7 +11,7 @@ use std::{
     fs,
     io::{self, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::AsFd,
         unix::net::{UnixListener, UnixStream},
     },
     process,
@@ -39,7 +39,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct StatusServer {
     listener: Arc<UnixListener>,
-    stop: Arc<OwnedFd>,
+    stop: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -47,7 +47,7 @@ impl StatusServer {
     /// Has a device tell how it is.
     pub(crate) fn spawn(nic: Arc<Nic>, device: &str) -> io::Result<Self> {
         let listener = Arc::new(listen()?);
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let stop = Arc::new(Bell::new()?);
         let teller = Teller { nic, device: device.to_owned(), listener: listener.clone(), stop: stop.clone() };
         let thread = thread::Builder::new().name(format!("{device}-status")).stack_size(STACK);
         let thread = sys::with_signals_blocked(|| thread.spawn(move || teller.run()))?;
@@ -62,8 +62,7 @@ impl StatusServer {
 
 impl Drop for StatusServer {
     fn drop(&mut self) {
-        // Fails only when 2⁶⁴ wake-ups wait.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.stop.ring();
         if let Some(thread) = self.thread.take() {
             // It fails when the thread has panicked, which has been reported then.
             let _ = thread.join();
@@ -95,13 +94,13 @@ struct Teller {
     nic: Arc<Nic>,
     device: String,
     listener: Arc<UnixListener>,
-    stop: Arc<OwnedFd>,
+    stop: Arc<Bell>,
 }
 
 impl Teller {
     fn run(&self) {
         loop {
-            let mut wait = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&*self.listener, PollFlags::IN)];
+            let mut wait = [PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&*self.listener, PollFlags::IN)];
             let waited = poll(&mut wait, None);
             if wait[0].revents().contains(PollFlags::IN) {
                 return;

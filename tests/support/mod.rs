@@ -134,20 +134,20 @@ fn wait_readable(fd: &impl AsFd) {
 }
 
 /// Waits until something holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    wait_until(what, holds, || std::thread::sleep(Duration::from_millis(1)));
 }
 
 /// The same for what has to be seen at once.
-pub fn spin_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn spin_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_until(what, holds, std::thread::yield_now);
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool, pause: impl Fn()) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::yield_now();
+        pause();
     }
 }
 

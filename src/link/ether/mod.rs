@@ -36,7 +36,7 @@ mod packet;
 
 pub use mac::{MacAddress, NoMacAddress};
 
-use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, no_member};
+use super::{Arrival, DEFAULT_HOP_LIMIT, Link, LinkLimits, ReceiveBuffer, Train, no_member};
 use datagrams::DatagramWire;
 use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice, UdpHeaderSlice};
 use neighbours::Neighbours;
@@ -65,8 +65,6 @@ const MAX_HEAD_LEN: usize = ETHERNET_LEN + DatagramHeader::MAX_LEN;
 /// The longest message of ARP or neighbour discovery that is listened to.
 const MAX_MESSAGE_LEN: usize = 256;
 
-/// The time to live of what is sent, as Linux has it.
-const HOP_LIMIT: u8 = 64;
 /// When a wire that took no more is tried again.
 const RETRY_AFTER: Duration = Duration::from_micros(100);
 /// No deadline, in [`EtherLink::deadline`].
@@ -273,7 +271,7 @@ impl EtherLink {
                 source_port: train.source_port,
                 destination: train.destination,
                 traffic_class: train.traffic_class,
-                hop_limit: Some(train.hop_limit.unwrap_or(HOP_LIMIT)),
+                hop_limit: Some(train.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT)),
                 ip_id: self.address.is_ipv4().then_some(0),
                 segment_size: train.segment_size,
                 length: train.bytes.len(),
@@ -297,7 +295,7 @@ impl EtherLink {
             destination: train.destination,
             source_port: train.source_port,
             traffic_class: train.traffic_class,
-            hop_limit: train.hop_limit.unwrap_or(HOP_LIMIT),
+            hop_limit: train.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
             ip_id: index,
             udp_checksum: false,
         };

@@ -20,15 +20,15 @@
 mod ring;
 
 use super::{Arrival, Link, LinkLimits, ReceiveBuffer, Train, sys, udp::MAX_SEGMENTS};
+use crate::bell::Bell;
 use parking_lot::{Mutex, RwLock};
 use ring::{Broken, Consumer, Producer, Put, Record};
 use rustc_hash::FxHashMap;
 use rustix::{
     cmsg_space,
     event::{
-        EventfdFlags, Timespec,
+        Timespec,
         epoll::{self, CreateFlags, Event, EventData, EventFlags},
-        eventfd,
     },
     io::Errno,
     net::{
@@ -80,7 +80,7 @@ pub struct Shm<L> {
     readiness: OwnedFd,
     /// Rung by whoever hears a bell while another thread waits, for whom it was meant. Makes `readiness` readable until
     /// that thread waits anew.
-    alarm: OwnedFd,
+    alarm: Bell,
     /// Where others connect. `None` when somebody else has the name.
     door: Option<OwnedFd>,
     peers: RwLock<FxHashMap<IpAddr, Peer>>,
@@ -102,7 +102,7 @@ struct Outlet {
     producer: Mutex<Producer>,
     /// Rung when the consumer waits. A message on the connection would do, but has the scheduler bring the consumer to
     /// the producer's processor.
-    bell: OwnedFd,
+    bell: Bell,
     connection: OwnedFd,
 }
 
@@ -146,7 +146,7 @@ impl<L: Link> Shm<L> {
         let readiness = epoll::create(CreateFlags::CLOEXEC)?;
         let wire = inner.readiness().ok_or(io::ErrorKind::Unsupported)?;
         epoll::add(&readiness, wire, EventData::new_u64(INNER), EventFlags::IN)?;
-        let alarm = bell()?;
+        let alarm = Bell::new()?;
         epoll::add(&readiness, &alarm, EventData::new_u64(ALARM), EventFlags::IN)?;
         let door = match open_door(inner.address()) {
             Ok(door) => {
@@ -201,7 +201,7 @@ impl<L: Link> Shm<L> {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let (producer, file) = Producer::create()?;
-        let bell = bell()?;
+        let bell = Bell::new()?;
         let greeting = format!("{GREETING}{}", self.inner.address());
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -396,7 +396,7 @@ impl Outlet {
         match put {
             Ok(Put::Done) => Ok(()),
             Ok(Put::Tell) => {
-                ring_bell(&self.bell);
+                self.bell.ring();
                 Ok(())
             }
             Ok(Put::Full) => Err(io::ErrorKind::StorageFull.into()),
@@ -457,7 +457,7 @@ impl<L: Link> Link for Shm<L> {
         inbox.look_in = inbox.look_in.saturating_sub(1);
         if inbox.look_in == 0 || inbox.inlets.is_empty() {
             if self.look(now, inbox)? {
-                ring_bell(&self.alarm);
+                self.alarm.ring();
             }
             // Neither way keeps the other waiting for ever.
             if let Some(arrival) = self.take_from_inner(now, inbox, buffer)? {
@@ -476,8 +476,7 @@ impl<L: Link> Link for Shm<L> {
 
     fn arm(&self, now: Instant) -> bool {
         let inbox = &mut *self.inbox.lock();
-        // It fails where it has not been rung.
-        let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
+        self.alarm.silence();
         if let Err(error) = self.look(now, inbox) {
             tracing::debug!(%error, "looking at the sockets failed");
         }
@@ -546,16 +545,6 @@ fn open_door(address: IpAddr) -> io::Result<OwnedFd> {
     bind(&door, &name(address)?)?;
     listen(&door, BACKLOG)?;
     Ok(door)
-}
-
-/// What can be waited for until somebody rings it.
-fn bell() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
-fn ring_bell(bell: &OwnedFd) {
-    // It fails only when it has been rung 2⁶⁴ times, and then it rings already.
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
 /// What tells a descriptor from others in an event.

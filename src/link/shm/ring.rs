@@ -18,7 +18,7 @@
 
 use crate::{
     host_memory::HostMemory,
-    link::{MAX_TRAIN_BYTES, ReceiveBuffer, Train, udp::MAX_SEGMENTS},
+    link::{DEFAULT_HOP_LIMIT, MAX_TRAIN_BYTES, ReceiveBuffer, Train, udp::MAX_SEGMENTS},
 };
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
@@ -49,9 +49,6 @@ const SKIP: u32 = u32::MAX;
 
 /// Neither side can change the length under the other, nor take this back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// The TTL or hop limit of a train that says none: most systems' own.
-const HOP_LIMIT: u8 = 64;
 
 /// A mapping of a sealed `memfd`.
 #[derive(Debug)]
@@ -156,7 +153,7 @@ impl Producer {
             segment_size: train.segment_size,
             source_port: train.source_port,
             traffic_class: train.traffic_class,
-            hop_limit: train.hop_limit.unwrap_or(HOP_LIMIT),
+            hop_limit: train.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
         };
         let mut at = place(self.produced);
         let step = step(record.length);

@@ -213,7 +213,7 @@ fn who_brings_no_ring_is_shown_the_door() {
     };
     let nonsense = std::fs::File::open("/dev/null").unwrap();
     let (_, ring) = Producer::create().unwrap();
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let bell = Bell::new().unwrap();
     let [nonsense, ring, bell] = [nonsense.as_fd(), ring.as_fd(), bell.as_fd()];
     visit(b"GET / HTTP/1.1", &[]);
     visit(b"uroce ring 1 127.0.0.9", &[]);

@@ -126,11 +126,8 @@ impl Nic {
 
     /// Notes when a flow that waits is to get its next turn.
     pub(super) fn arm_pacing(&self, number: Qpn, flow: &mut PacedFlow) {
-        let (armed, is_first) = self.pacing.arm(number, flow.armed, flow.poll_timeout());
-        flow.armed = armed;
-        if is_first {
-            self.sleeper.wake_from_watch();
-        }
+        let deadline = flow.poll_timeout();
+        self.arm(&self.pacing, number, &mut flow.armed, deadline);
     }
 
     /// Gives a turn to every queue pair whose rate has held it up long enough. Returns whether there was one.

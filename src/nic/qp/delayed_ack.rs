@@ -84,16 +84,8 @@ impl Nic {
             connection.delayed_ack.on_request(now);
         }
         let deadline = connection.delayed_ack.deadline();
-        self.arm_delayed_ack(qp, &mut connection.delayed_ack, deadline);
+        self.arm(&self.delayed_acks, qp.number, &mut connection.delayed_ack.armed, deadline);
         deadline.is_some()
-    }
-
-    fn arm_delayed_ack(&self, qp: &Qp, delayed_ack: &mut DelayedAck, deadline: Option<Instant>) {
-        let (armed, is_first) = self.delayed_acks.arm(qp.number, delayed_ack.armed, deadline);
-        delayed_ack.armed = armed;
-        if is_first {
-            self.sleeper.wake_from_watch();
-        }
     }
 
     /// Has every delayed ACK sent that has waited in vain. Returns whether a deadline had passed.
@@ -115,7 +107,7 @@ impl Nic {
                 // The entry may be that of an ACK before, which has left with its answer.
                 let later = delayed_ack.deadline().filter(|deadline| *deadline > now);
                 if later.is_some() {
-                    self.arm_delayed_ack(&qp, delayed_ack, later);
+                    self.arm(&self.delayed_acks, number, &mut delayed_ack.armed, later);
                     continue;
                 }
                 delayed_ack.give_up();

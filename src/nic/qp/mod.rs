@@ -13,6 +13,7 @@ use super::{
     AsyncElement, AsyncEvent, AsyncEventType, Counters, Cq, Error, EventQueue, Nic, QpAttributes, QpCapabilities,
     QpState, QpType, Result, Srq,
     attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE},
+    timers::Timers,
     turn::Turn,
 };
 use delayed_ack::DelayedAck;
@@ -397,13 +398,19 @@ impl Nic {
             self.overrun(cq);
         }
         self.deliver_receives(qp, connection, now);
-        let (armed, is_first) = self.timers.arm(qp.number, connection.armed, connection.sender.poll_timeout());
-        connection.armed = armed;
-        if is_first {
-            self.sleeper.wake_from_watch();
-        }
+        let deadline = connection.sender.poll_timeout();
+        self.arm(&self.timers, qp.number, &mut connection.armed, deadline);
         if let Some(flow) = &mut connection.flow {
             self.arm_pacing(qp.number, flow);
+        }
+    }
+
+    /// Puts a queue pair's entry in one of the tables of deadlines where its deadline is; `armed` is the entry's.
+    fn arm(&self, timers: &Timers, qp: Qpn, armed: &mut Option<Instant>, deadline: Option<Instant>) {
+        let (entry, is_first) = timers.arm(qp, *armed, deadline);
+        *armed = entry;
+        if is_first {
+            self.sleeper.wake_from_watch();
         }
     }
 
